@@ -1,4 +1,5 @@
-"""Real processes on this machine, hurt on purpose.
+"""Real processes on the local machine, under load and injected faults.
 
-Nothing in gapless or pyspark_gapless imports the lab, except the commands of the CLI, late.
+Only the commands of the CLI import the lab, inside their functions; gapless and pyspark_gapless do
+not depend on the lab.
 """

@@ -1,19 +1,21 @@
-"""One checker of deliveries and tables: messages lost, duplicated, out of order or damaged.
+"""The checker of deliveries and tables: messages lost, duplicated, out of order or damaged.
 
-The law: every acknowledged message arrives once. No stream and seqno is there twice, and no message
-under two of them. Within a stream the numbers of messages go up one by one. A later micro-batch has
-later messages, and a file has them in order. Every payload is intact. Nothing is there that no
-producer sent. A message that was sent and not acknowledged may be there or not: its sender died
-before it could know.
+The law: every acknowledged message arrives once. No seqno of a stream appears twice, and no message
+under two seqnos. Within a stream the numbers of messages are consecutive. A later micro-batch has
+later messages, and the messages of a file are in order. Every payload is intact. Every message in
+the table was sent by a producer. A sent message without an acknowledgement may be in the table or
+not: the sender died before the acknowledgement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from gapless_lab.workload import (
     NUMBER_BYTES,
@@ -27,13 +29,15 @@ MAX_FINDINGS = 20
 """Maximum number of findings of each kind that are kept in words."""
 FAULTS = ("missing", "repeated", "out_of_order", "damaged", "foreign")
 """The figures of a verdict that have to be 0."""
+LOG = "_spark_metadata"
+"""The log of a table's committed files, in the folder of the table."""
 
 
 # Against deliveries: the numbers of one sender, as they arrive
 
 
 class ExactnessChecker:
-    """Counts the numbered messages of one sender, all of one size."""
+    """Counts the numbered messages of a sender, all of the same size."""
 
     def __init__(self, size_bytes: int) -> None:
         self.count = self.duplicated = self.out_of_order = 0
@@ -77,7 +81,7 @@ class ExactnessChecker:
 
 
 class StreamRows(NamedTuple):
-    """The rows of one stream: all, those with different seqnos, and the first and last seqno."""
+    """The rows of a stream: the number of rows and of distinct seqnos, the first and last seqno."""
 
     rows: int
     distinct: int
@@ -95,8 +99,8 @@ def missing_by_incarnation(
 ) -> tuple[int, dict[str, int]]:
     """Return how many messages were acknowledged, and how many of each stream are missing.
 
-    Seqnos count from 1 and each is one message, so a stream without a hole has as many as its last
-    seqno says.
+    Seqnos count from 1 and each is a message, so the last seqno of a stream without a hole is also
+    the number of messages.
     """
     acknowledged, missing = 0, {}
     for incarnation in incarnations:
@@ -111,7 +115,7 @@ def missing_by_incarnation(
 
 
 class FileRows(NamedTuple):
-    """The rows of one file of one micro-batch, in their order."""
+    """The rows of a file of a micro-batch, in the order of the file."""
 
     batch: int
     file: Path
@@ -120,9 +124,34 @@ class FileRows(NamedTuple):
     payloads: list[bytes]
 
 
+def committed_files(table: Path) -> list[tuple[int, Path]]:
+    """Return the committed files of a table with the number of the micro-batch, in order.
+
+    A killed sink leaves uncommitted files; the log in the folder of the table lists the committed
+    files. Spark compacts the log now and then: a file known only from a compacted log gets the
+    batch of the compacted log.
+    """
+    logs = sorted((int(path.name.partition(".")[0]), path) for path in (table / LOG).glob("[0-9]*"))
+    found: dict[Path, int] = {}
+    for batch, path in logs:
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+            file = Path(unquote(urlsplit(json.loads(line)["path"]).path))
+            found.setdefault(table / file.name, batch)
+    return sorted((batch, file) for file, batch in found.items())
+
+
+def read_rows(table: Path) -> Iterator[FileRows]:
+    """Return the committed rows of a table, in the order of the batches."""
+    import pyarrow.parquet as pq
+
+    for batch, file in committed_files(table):
+        content = pq.ParquetFile(file).read(["origin", "seqno", "payload"]).to_pydict()
+        yield FileRows(batch, file, content["origin"], content["seqno"], content["payload"])
+
+
 @dataclass
 class ExactnessVerdict:
-    """What a table has; the figures of :data:`FAULTS` have to be 0."""
+    """The figures of a table; the figures of :data:`FAULTS` have to be 0."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -143,19 +172,15 @@ class ExactnessVerdict:
         return not self.findings
 
     def add_finding(self, kind: str, what: str, count: int = 1) -> None:
-        """Count a fault, and keep the first findings of its kind in words."""
+        """Count a fault, and keep the first findings of the same kind in words."""
         setattr(self, kind, getattr(self, kind) + count)
         prefix = f"{kind.replace('_', ' ')}: "
         if sum(finding.startswith(prefix) for finding in self.findings) < MAX_FINDINGS:
             self.findings.append(prefix + what)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the verdict for a program."""
-        return dict(vars(self))
-
 
 class TableCheck:
-    """The comparison of a table with the ledgers of its producers."""
+    """The comparison of a table with the ledgers of the producers."""
 
     def __init__(self, ledgers: Mapping[int, LedgerContents]) -> None:
         self.verdict = ExactnessVerdict()
@@ -186,6 +211,7 @@ class TableCheck:
         add_finding = self.verdict.add_finding
         self.verdict.rows += len(rows.seqnos)
         for origin, seqno, payload in zip(rows.origins, rows.seqnos, rows.payloads, strict=True):
+            here = (origin, seqno)
             where = f"{origin} {seqno} in batch {rows.batch}, {rows.file.name}"
             if seqno <= last.get(origin, 0):
                 add_finding("out_of_order", f"{where}: after {last[origin]}")
@@ -197,10 +223,7 @@ class TableCheck:
                 add_finding("damaged", f"{where}: the payload is not intact")
             elif self.streams.setdefault(origin, {}).setdefault(seqno, message) is not message:
                 add_finding("repeated", f"{where} is there again")
-            elif (first := self.positions.setdefault(message[:2], (origin, seqno))) != (
-                origin,
-                seqno,
-            ):
+            elif (first := self.positions.setdefault(message[:2], here)) != here:
                 also = f"message {message[:2]} is also {first[0]} {first[1]}"
                 add_finding("repeated", f"{where}: {also}")
 
@@ -213,7 +236,7 @@ class TableCheck:
             before = message
 
     def _check_batch_order(self, origin: str) -> None:
-        """Check that a micro-batch starts after all before it; its files have no order."""
+        """Check the order of micro-batches; the files of a micro-batch have no order."""
         top, top_batch = 0, -1
         for batch, (low, high) in sorted(self.spans[origin].items()):
             if low <= top:

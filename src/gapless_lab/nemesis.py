@@ -1,8 +1,8 @@
-"""One schedule of faults: operations on victims, each with its moment.
+"""A schedule of faults: operations on victims, each at a drawn moment.
 
-A plan draws its operations from its seed. An operation starts at a time, after an amount of work of
-its victim, after a number of other operations, or after a mix of these. The schedule waits for
-that, applies the operation, and goes on with the next one.
+A plan draws the operations from the seed. An operation starts at a time, after an amount of work of
+the victim, after a number of other operations, or after a combination. The schedule waits for the
+moment, applies the operation, and continues with the next operation.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ KILL, STOP, CONTINUE, RESTART = "kill", "stop", "continue", "restart"
 
 
 class NemesisOp(NamedTuple):
-    """One operation on one victim."""
+    """An operation on a victim."""
 
     at_s: float = 0.0
     """How long after the start of the load, where the schedule follows the clock."""
     victim: str = ""
     action: str = KILL
     min_work: int = 0
-    """How much work the victim has to do before."""
+    """How much work the victim does before."""
     delay_s: float = 0.0
-    """How long to wait after that work."""
+    """How long to wait after the work."""
     with_children: bool = False
     """Whether the children of the victim die at the same moment."""
     choice: float = 0.0
@@ -38,7 +38,7 @@ def run_schedule(
     wait: Callable[[NemesisOp], None],
     apply: Callable[[NemesisOp], None],
 ) -> None:
-    """Wait for the moment of each operation, and apply it."""
+    """Wait for the moment of each operation, and apply the operation."""
     for op in ops:
         wait(op)
         apply(op)

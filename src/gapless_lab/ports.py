@@ -1,25 +1,20 @@
-"""Ports of this machine that nothing uses yet."""
+"""Free ports of the local machine."""
 
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack, suppress
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Return ``count`` consecutive ports that are free for both UDP and TCP."""
+    """Return ``count`` consecutive ports, free for both UDP and TCP."""
     while True:
-        bound: list[socket.socket] = []
-        try:
+        # A port of the range may be taken, or lie above 65535: draw another range.
+        with ExitStack() as bound, suppress(OSError, OverflowError):
             first = 0
             for index in range(count):
                 for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-                    bound.append(socket.socket(socket.AF_INET, kind))
-                    bound[-1].bind((host, first + index if first else 0))
-                    first = first or bound[-1].getsockname()[1]
-        except (OSError, OverflowError):
-            continue  # a port of the range is taken, or lies above 65535: draw another range
-        else:
+                    taken = bound.enter_context(socket.socket(socket.AF_INET, kind))
+                    taken.bind((host, first + index if first else 0))
+                    first = first or taken.getsockname()[1]
             return list(range(first, first + count))
-        finally:
-            for taken in bound:
-                taken.close()

@@ -1,13 +1,14 @@
-"""One supervisor for every process of the lab, and the line protocol between both ends.
+"""The supervisor of all processes of the lab, and the line protocol with workers.
 
-A line is one JSON object. The parent sends commands, ``{"do": NAME, …arguments}``; the worker runs
-each as the method of that name and answers it with one object, in the order of the commands. It
-does not answer ``{"notify": NAME, …arguments}``. A worker sends events, ``{"event": NAME, …}``,
-whenever it likes; an event answers nothing. Any other line is plain output, kept for error
-messages.
+A line is a JSON object. The supervisor sends commands, ``{"do": NAME, …arguments}``. For each
+command the worker calls the method of the same name and answers with an object, in the order of the
+commands. A command without an answer is ``{"notify": NAME, …arguments}``. A worker sends events,
+``{"event": NAME, …}``, at any time; an event is never an answer. Any other line is plain output,
+kept for error messages.
 
-No worker outlives its supervisor. The kernel kills a process when the thread that started it ends,
-and a worker whose standard input ends exits by itself where the kernel cannot do that.
+No worker outlives the supervisor. The kernel kills a process at the end of the thread of the
+supervisor that started the process. Where the kernel cannot, a worker exits at the end of its
+standard input.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ SOURCE_ROOT = Path(gapless.__file__).resolve().parent.parent
 """The folder this package is imported from; workers import the same code."""
 POLL_INTERVAL_S = 0.02
 """How long between two checks of a condition that nothing signals."""
+TIMEOUT_S = 600.0
+"""How long a process may take to answer, or a condition to hold, on a busy machine."""
 MAX_LINES = 5000
 """Maximum number of output lines kept of a process."""
 _DIE_WITH_PARENT = (
@@ -53,14 +56,14 @@ _WRITE_LOCK = threading.Lock()
 
 
 class LabError(GaplessError):
-    """A run cannot go on: a condition was not met in time, or a process ended by itself."""
+    """A run cannot continue: a condition was not met in time, or a process ended unexpectedly."""
 
 
 # The supervisor's end
 
 
 class LabProcess:
-    """A supervised process; its standard error goes to ``folder/NAME.err``."""
+    """A supervised process with the standard error in ``folder/NAME.err``."""
 
     def __init__(
         self,
@@ -73,7 +76,6 @@ class LabProcess:
     ) -> None:
         self.name = name
         self.lines: deque[str] = deque(maxlen=MAX_LINES)
-        self.lines_read = 0
         self.latest: dict[str, Message] = {}
         """The last event of each name."""
         self.killed = False
@@ -115,7 +117,6 @@ class LabProcess:
             text = line.decode(errors="replace").rstrip("\n")
             with self.changed:
                 self.lines.append(text)
-                self.lines_read += 1
                 self.on_line(text)
                 self.changed.notify_all()
         self._process.wait()
@@ -139,7 +140,7 @@ class LabProcess:
         self.on_event(name, message)
 
     def on_event(self, name: str, fields: Message) -> None:
-        """Take in an event; subclasses count what they need."""
+        """Handle an event; subclasses count events."""
 
     # Commands and answers
 
@@ -148,17 +149,17 @@ class LabProcess:
         self.write_line(json.dumps({"do": command, **arguments}))
 
     def notify(self, command: str, **arguments: Any) -> None:
-        """Send a command that has no answer; any thread may call this."""
+        """Send a command without an answer; any thread may call ``notify``."""
         self.write_line(json.dumps({"notify": command, **arguments}))
 
     def write_line(self, line: str) -> None:
-        """Write a line to the standard input; a process that has just died misses it."""
+        """Write a line to the standard input; the line is dropped if the process has died."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError, ValueError):
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
 
-    def answer(self, within_s: float) -> Message:
+    def answer(self, within_s: float = TIMEOUT_S) -> Message:
         """Wait for the next answer."""
         self.wait_until(lambda: bool(self._answers), "no answer", within_s)
         answer = self._answers.popleft()
@@ -166,20 +167,20 @@ class LabProcess:
             raise LabError(f"{self.name} failed: {answer['error']}")
         return answer
 
-    def ask(self, command: str, within_s: float, **arguments: Any) -> Message:
-        """Send a command and wait for its answer."""
+    def ask(self, command: str, within_s: float = TIMEOUT_S, **arguments: Any) -> Message:
+        """Send a command and wait for the answer."""
         self.send(command, **arguments)
         return self.answer(within_s)
 
     # Waiting
 
-    def wait_for_event(self, name: str, within_s: float) -> Message:
-        """Wait until the worker has sent an event; return the last one of that name."""
+    def wait_for_event(self, name: str, within_s: float = TIMEOUT_S) -> Message:
+        """Wait for an event of the worker; return the last event of the name."""
         self.wait_until(lambda: name in self.latest, f"no event {name!r}", within_s)
         return self.latest[name]
 
-    def wait_until(self, holds: Callable[[], T], what: str, within_s: float) -> T:
-        """Wait for a condition that the output decides; raise if the process ends before."""
+    def wait_until(self, holds: Callable[[], T], what: str, within_s: float = TIMEOUT_S) -> T:
+        """Wait for a condition on the output; raise if the process ends before."""
         with self.changed:
             self.changed.wait_for(lambda: holds() or self._ended.is_set(), within_s)
             if found := holds():
@@ -191,30 +192,25 @@ class LabProcess:
         )
         raise LabError(f"{self.name}: {what}: {reason}; {self.output_tail()}")
 
-    def wait_for_output(self, pattern: str, within_s: float) -> re.Match[str]:
+    def wait_for_output(self, pattern: str, within_s: float = TIMEOUT_S) -> re.Match[str]:
         """Wait until a line of output matches ``pattern``."""
 
         def seen() -> re.Match[str] | None:
-            return next((match for line in self.lines if (match := re.search(pattern, line))), None)
+            return next(filter(None, (re.search(pattern, line) for line in self.lines)), None)
 
         found = self.wait_until(seen, f"no line with {pattern!r}", within_s)
         assert found is not None
         return found
 
-    def wait_exit(self, within_s: float) -> int:
-        """Wait until the process ends; return its exit code."""
+    def wait_exit(self, within_s: float = TIMEOUT_S) -> int:
+        """Wait until the process ends; return the exit code."""
         if not self._ended.wait(within_s):
             raise LabError(f"{self.name} has not ended in {within_s:.0f} s; {self.output_tail()}")
         self._close_pipes()
         return self._process.wait()
 
-    def wait_success(self, within_s: float) -> None:
-        """Wait until the process ends; raise if it has failed."""
-        if code := self.wait_exit(within_s):
-            raise LabError(f"{self.name} has ended with code {code}; {self.output_tail()}")
-
     def output_tail(self) -> str:
-        """Return the last lines of the output and the end of the standard error, in one line."""
+        """Return the last lines of output and standard error as a single line."""
         output = " | ".join(list(self.lines)[-5:])
         errors = self.stderr_path.read_text(encoding="utf-8", errors="replace")[-2000:]
         return f"output: {output or 'none'}; errors: {' | '.join(errors.splitlines()) or 'none'}"
@@ -227,7 +223,7 @@ class LabProcess:
             self._process.send_signal(number)
 
     def kill(self, *, children: bool = True) -> None:
-        """Kill the process and its descendants, or it alone, and wait until all have ended."""
+        """Kill the process, with all descendants or alone, and wait until all have ended."""
         self.killed = True
         if not self.has_exited:  # else its pid may belong to another process by now
             tree = [self.pid, *descendants(self.pid)]
@@ -255,9 +251,9 @@ class LabProcess:
 
 
 class Testbed(Generic[P]):
-    """The processes of one run, by name; all are killed at the end of the block.
+    """The processes of a run, by name; all are killed at the end of the block.
 
-    ``on_poll`` is called during every wait of :meth:`wait_until`, and may raise.
+    Every poll of :meth:`wait_until` calls ``on_poll``, which may raise.
     """
 
     def __init__(self, folder: Path, on_poll: Callable[[], None] = lambda: None) -> None:
@@ -276,7 +272,7 @@ class Testbed(Generic[P]):
             process.kill()
 
     def start(self, name: str, make: Callable[[int], P]) -> P:
-        """Start the next incarnation of a process; ``make`` is called with its number."""
+        """Start the next incarnation of a process: ``make`` takes the number of the incarnation."""
         self.incarnations[name] += 1
         process = make(self.incarnations[name])
         before, self.processes[name] = self.processes.get(name), process
@@ -284,23 +280,23 @@ class Testbed(Generic[P]):
             self.former.append(before)
         return process
 
-    def ask(self, command: str, within_s: float, **arguments: Any) -> list[Message]:
-        """Send a command to every process at once; return their answers."""
+    def ask(self, command: str, within_s: float = TIMEOUT_S, **arguments: Any) -> list[Message]:
+        """Send a command to every process at once; return the answers."""
         for process in self.processes.values():
             process.send(command, **arguments)
         return [process.answer(within_s) for process in self.processes.values()]
 
-    def wait_for_event(self, name: str, within_s: float) -> list[Message]:
+    def wait_for_event(self, name: str, within_s: float = TIMEOUT_S) -> list[Message]:
         """Wait until every process has sent an event."""
         return [process.wait_for_event(name, within_s) for process in self.processes.values()]
 
     def check(self) -> None:
-        """Raise if a process has failed by itself."""
+        """Raise if a process has failed without a kill."""
         for process in self.processes.values():
             if process.exit_code and not process.killed:
                 raise LabError(f"{process.name} has ended by itself; {process.output_tail()}")
 
-    def wait_until(self, holds: Callable[[], T], what: str, within_s: float) -> T:
+    def wait_until(self, holds: Callable[[], T], what: str, within_s: float = TIMEOUT_S) -> T:
         """Wait for a condition; raise if a process fails before."""
 
         def checked() -> T:
@@ -312,7 +308,7 @@ class Testbed(Generic[P]):
 
 
 class ProcessGroup(Testbed[LabProcess]):
-    """Workers that start together, in a temporary folder."""
+    """Workers started together, in a temporary folder."""
 
     def __init__(
         self, commands: Iterable[Sequence[str]], environ: Mapping[str, str] | None = None
@@ -329,19 +325,19 @@ class ProcessGroup(Testbed[LabProcess]):
 
 
 def worker_command(module: str, task: Any) -> list[str]:
-    """Return the command line of a worker: a module, and a dataclass as its one argument."""
+    """Return the command line of a worker: a module, and a dataclass as the only argument."""
     return [sys.executable, "-m", module, json.dumps(asdict(task), default=str)]
 
 
 def die_with_parent(command: Sequence[str]) -> list[str]:
-    """Return a command that the kernel kills when this process ends, where the kernel can."""
+    """Return a command, killed by the kernel at the end of the current process, on Linux."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def lab_environ(*paths: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which Python finds this package, and Spark no outer settings."""
+    """Return an environment for workers: the same package, and no settings of Spark or Gapless."""
     inherited = {
         key: value
         for key, value in os.environ.items()
@@ -379,7 +375,7 @@ def _write(message: Message) -> None:
 
 
 def serve_commands(worker: object) -> None:
-    """Run each command as a method of ``worker`` and answer it, until the supervisor ends."""
+    """Run each command as a method of ``worker`` and answer, until the supervisor ends."""
     for line in sys.stdin:
         arguments = json.loads(line)
         if name := arguments.pop("notify", ""):
@@ -393,11 +389,13 @@ def serve_commands(worker: object) -> None:
 
 
 def serve_in_background(worker: object, ended: threading.Event) -> None:
-    """Serve commands in a thread; set ``ended`` when the supervisor ends."""
+    """Serve commands in a thread; set ``ended`` when the supervisor ends, or a command fails."""
 
     def serve() -> None:
-        serve_commands(worker)
-        ended.set()
+        try:
+            serve_commands(worker)
+        finally:
+            ended.set()
 
     threading.Thread(target=serve, name="commands", daemon=True).start()
 
@@ -405,8 +403,8 @@ def serve_in_background(worker: object, ended: threading.Event) -> None:
 # What the system knows of processes
 
 
-def wait_until(holds: Callable[[], T], what: str, within_s: float) -> T:
-    """Poll a condition until it holds."""
+def wait_until(holds: Callable[[], T], what: str, within_s: float = TIMEOUT_S) -> T:
+    """Poll until a condition holds; return the value of ``holds``."""
     until_s = time.monotonic() + within_s
     while not (found := holds()):
         if time.monotonic() > until_s:
@@ -415,13 +413,13 @@ def wait_until(holds: Callable[[], T], what: str, within_s: float) -> T:
     return found
 
 
-def wait_exited(pids: Sequence[int], within_s: float = 600.0) -> None:
+def wait_exited(pids: Sequence[int], within_s: float = TIMEOUT_S) -> None:
     """Wait until none of the processes runs."""
     wait_until(lambda: not any(map(is_running, pids)), f"processes {pids} do not end", within_s)
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes; those that have ended are skipped."""
+    """Send a signal to processes; skip ended processes."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -442,8 +440,11 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the children of a process and their descendants, parents first."""
+def descendants(pid: int, containing: str = "") -> list[int]:
+    """Return all descendants of a process, parents first.
+
+    With ``containing``, return only processes with the text in the command line.
+    """
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         if fields := _stat(int(path.name)):
@@ -451,11 +452,11 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
         found += children.get(parent, [])
-    return found[1:]
+    return [each for each in found[1:] if not containing or containing in command_line(each)]
 
 
 def command_line(pid: int) -> str:
-    """Return the command line of a process; empty if it has ended."""
+    """Return the command line of a process; empty for an ended process."""
     with suppress(OSError):
         line = Path(f"/proc/{pid}/cmdline").read_bytes()
         return line.replace(b"\0", b" ").decode(errors="replace")

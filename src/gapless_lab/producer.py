@@ -1,13 +1,12 @@
-"""One load generator, and one producer that sends its load as a process of its own.
+"""The load generator of the lab, and the base of all producer processes.
 
-A load is batches at a rate, or as fast as the group accepts them. On each turn: if too many sends
-are unconfirmed, wait for the oldest; else send the next batch. With a rate, wait until the next
-batch is due, and confirm sends meanwhile. Lost time is made up for, but only up to ``catch_up_s``
-of it.
+A load is a sequence of batches, sent at a rate or at full speed. On each turn: if too many sends
+are unconfirmed, wait for the oldest; else send the next batch. With a rate, confirm sends until the
+next batch is due. After a delay the generator catches up, for at most ``catch_up_s`` of lost time.
 
-A producer joins the group, waits until the collector is a member, sends its load, and stays a
-member until the command ``end``. Then it sends no more, waits a while for acknowledgements, and
-leaves. Its ledger outlasts it.
+A producer joins the group, waits until the collector is a member, sends the load, and stays a
+member until the command ``end``. Then the producer stops sending, waits for acknowledgements up to
+a limit, and leaves. The ledger remains for the next incarnation.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ SentT = TypeVar("SentT")
 
 
 class LoadBatch(NamedTuple):
-    """The numbers of messages to send at once, and to whom; no numbers: nothing to send yet."""
+    """Numbers of messages to send at once, and the recipient; an empty range means wait."""
 
     numbers: range
     to: Address | None = None
 
 
 def batch_size(rate: float | None, most: int) -> int:
-    """Return how many messages a batch holds: those of one tick, at most ``most``."""
+    """Return how many messages a batch holds: the messages of a tick, at most ``most``."""
     return most if rate is None else max(1, min(most, round(rate * TICK_S)))
 
 
@@ -54,7 +53,7 @@ class LoadGenerator(Generic[SentT]):
     def __init__(
         self,
         send: Callable[[LoadBatch], SentT],
-        confirm: Callable[[SentT, float | None], None],
+        confirm: Callable[[SentT, float | None], object],
         *,
         max_in_flight: int,
         rate: float | None = None,
@@ -109,7 +108,7 @@ class LoadGenerator(Generic[SentT]):
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerTask:
-    """The task of one incarnation of a producer."""
+    """The task of an incarnation of a producer."""
 
     number: int
     incarnation: int = 1
@@ -125,12 +124,15 @@ class ProducerTask:
 
     @property
     def ledger(self) -> Path:
-        """The ledger of this producer."""
+        """The path of the ledger."""
         return ledger_path(self.ledgers, self.number)
 
 
-class ProducerWorker(ABC, Generic[SentT]):
-    """A producer as a process; subclasses define its load and its records."""
+TaskT = TypeVar("TaskT", bound=ProducerTask)
+
+
+class ProducerWorker(ABC, Generic[TaskT, SentT]):
+    """A producer process; subclasses define the load and the records."""
 
     max_in_flight: ClassVar[int]
     """Maximum number of unacknowledged batches."""
@@ -140,8 +142,9 @@ class ProducerWorker(ABC, Generic[SentT]):
     drain_timeout_s: ClassVar[float]
     """How long the end waits for each acknowledgement."""
 
-    def __init__(self, ledger: Path) -> None:
-        self.ledger = ProducerLedger(ledger)
+    def __init__(self, task: TaskT) -> None:
+        self.task = task
+        self.ledger = ProducerLedger(task.ledger)
         self.ended = threading.Event()
         self.member: blocking.Group
 
@@ -153,8 +156,9 @@ class ProducerWorker(ABC, Generic[SentT]):
         """Send no more, and leave."""
         self.ended.set()
 
-    def run_incarnation(self, task: ProducerTask, **options: Any) -> None:
+    def run_incarnation(self, **options: Any) -> None:
         """Join, send the load, and stay until the end."""
+        task = self.task
         load = LoadGenerator(
             self._send,
             self._confirm,
@@ -175,7 +179,7 @@ class ProducerWorker(ABC, Generic[SentT]):
 
     @abstractmethod
     def _on_joined(self) -> None:
-        """Record that the collector is a member."""
+        """Handle the end of joining: the collector is a member."""
 
     @abstractmethod
     def _batches(self) -> Iterator[LoadBatch]:
@@ -187,4 +191,4 @@ class ProducerWorker(ABC, Generic[SentT]):
 
     @abstractmethod
     def _confirm(self, sent: SentT, timeout_s: float | None) -> None:
-        """Wait until a batch is acknowledged, and record that."""
+        """Wait for the acknowledgement of a batch, and record the acknowledgement."""

@@ -1,12 +1,12 @@
-"""What producers of the lab send, over which network, and what they write down of it.
+"""The messages of producers, the lossy network, and the ledgers of sent messages.
 
-A message begins with its number. A checked message adds its producer and a checksum. Numbers go on
-over the incarnations of a producer, so no two messages are alike, whatever is killed.
+A message begins with a number. A checked message adds the producer and a checksum. Numbers continue
+over the incarnations of a producer, so no two messages are alike.
 
-A ledger is a file of JSON lines that outlasts its producer. Each line is one write, so a kill
-leaves no other harm than half a last line, which a reader skips:
+A ledger is a file of JSON lines, and remains after the end of the producer. Each line is a single
+write, so a kill damages at most the last line; a reader skips an incomplete line:
 
-    {"origin": A, "first": N}          an incarnation begins: its stream, its first number
+    {"origin": A, "first": N}          an incarnation begins: the stream, the first number
     {"tried": N}                       messages up to number N may have been sent
     {"acknowledged": S}                the incarnation's messages up to seqno S are acknowledged
     {"acked": [N, M, A, S, T]}         numbers N to M are acknowledged, as seqnos S to T of stream A
@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -25,12 +26,15 @@ from zlib import crc32
 from gapless.discovery import Discovery
 from gapless.faults.faults import Fault, Loss
 from gapless.faults.faulty_transport import FaultyTransport
+from gapless.output.private_files import make_private_folder
 from gapless.rng import split
 from gapless.transport.base import Transport
 from gapless.transport.udp import UdpMesh
 
 NUMBER_BYTES = 4
 """Bytes of a message's number: the minimum size of a message."""
+LARGE_SHARE = 0.005
+"""Share of random messages that are sent in fragments."""
 _NUMBER = Struct("<I")
 _CHECKED = Struct("<IIH")
 
@@ -39,13 +43,13 @@ _CHECKED = Struct("<IIH")
 
 
 def numbered_messages(start: int, count: int, size_bytes: int) -> list[bytes]:
-    """Return ``count`` messages of one size, with numbers from ``start`` on."""
+    """Return ``count`` messages of equal size, with numbers from ``start`` on."""
     pack, filling = _NUMBER.pack, bytes(size_bytes - NUMBER_BYTES)
     return [pack(number) + filling for number in range(start, start + count)]
 
 
 class NumberedMessage(NamedTuple):
-    """A checked message; ``is_intact`` says whether its checksum is right."""
+    """The header of a checked message; ``is_intact`` is False after a wrong checksum."""
 
     producer: int
     number: int
@@ -57,8 +61,15 @@ def encode_message(producer: int, number: int, filling: bytes) -> bytes:
     return _CHECKED.pack(number, _checksum(producer, number, filling), producer) + filling
 
 
+def random_message(rng: Random, producer: int, number: int, most_bytes: int) -> bytes:
+    """Return a checked message with up to ``most_bytes`` of filling; a few are far larger."""
+    is_large = rng.random() < LARGE_SHARE
+    size_bytes = rng.randint(2_000, 20_000) if is_large else rng.randint(0, most_bytes)
+    return encode_message(producer, number, rng.randbytes(size_bytes))
+
+
 def decode_message(payload: bytes) -> NumberedMessage:
-    """Return the header of a checked message; a payload too short for one is not intact."""
+    """Return the header of a checked message; a payload too short for a header is not intact."""
     if len(payload) < _CHECKED.size:
         return NumberedMessage(0, 0, is_intact=False)
     number, checksum, producer = _CHECKED.unpack_from(payload)
@@ -84,17 +95,17 @@ def loopback_transport(
     address: tuple[str, int] = ("127.0.0.1", 0),
     name: str = "me",
 ) -> Transport:
-    """Return a transport of this machine, with ``faults`` on incoming datagrams."""
+    """Return a transport on loopback, with ``faults`` on incoming datagrams."""
     transport = kind(*address, discovery=Discovery.parse(discover, group=group))
     return FaultyTransport(transport, faults, name=name, call=str) if faults else transport
 
 
 def lossy_transport(group: str, folder: Path, loss: float, seed: int, name: str) -> Transport:
-    """Return a transport that loses a share of incoming datagrams.
+    """Return a transport with a loss of incoming datagrams.
 
     Members find each other in ``folder``.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     faults = [Loss(split(seed, f"loss of {name}"), [loss])] if loss else []
     return loopback_transport(group, f"dir://{folder}", faults, name=name)
 
@@ -104,7 +115,7 @@ def lossy_transport(group: str, folder: Path, loss: float, seed: int, name: str)
 
 @dataclass
 class ProducerIncarnation:
-    """One incarnation of a producer: its stream, its first number, its acknowledged seqnos."""
+    """An incarnation of a producer: the stream, the first number, the acknowledged seqnos."""
 
     origin: str
     first: int
@@ -112,12 +123,12 @@ class ProducerIncarnation:
 
     @property
     def next_number(self) -> int:
-        """The first number that is not acknowledged, where each message is one seqno."""
+        """The first unacknowledged number, for messages of a single seqno each."""
         return self.first + self.acknowledged
 
 
 class AckedBatch(NamedTuple):
-    """Acknowledged numbers, with their seqnos; ``origin`` is empty if the stream is unknown."""
+    """Acknowledged numbers with the seqnos; ``origin`` is empty if the stream is unknown."""
 
     first: int
     last: int
@@ -128,7 +139,7 @@ class AckedBatch(NamedTuple):
 
 @dataclass
 class LedgerContents:
-    """What a ledger says."""
+    """The contents of a ledger."""
 
     incarnations: list[ProducerIncarnation] = field(default_factory=list)
     tried: int = 0
@@ -137,7 +148,7 @@ class LedgerContents:
 
     @property
     def next_number(self) -> int:
-        """The first number that the last incarnation has not got acknowledged."""
+        """The first unacknowledged number of the last incarnation."""
         return self.incarnations[-1].next_number if self.incarnations else 1
 
     def add(self, line: dict[str, Any]) -> None:
@@ -158,7 +169,7 @@ def ledger_path(folder: Path, producer: int) -> Path:
 
 
 def read_ledger(path: Path) -> LedgerContents:
-    """Read a ledger; a missing file is an empty one, and half a line says nothing."""
+    """Read a ledger; a missing file counts as empty, and an incomplete line is skipped."""
     contents = LedgerContents()
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     for text in lines:
@@ -170,17 +181,17 @@ def read_ledger(path: Path) -> LedgerContents:
 
 
 def read_incarnations(folder: Path) -> list[ProducerIncarnation]:
-    """Return the incarnations of all producers whose ledgers are in a folder."""
+    """Return the incarnations of all producers, from the ledgers in a folder."""
     paths = sorted(folder.glob("*.jsonl"))
     return [incarnation for path in paths for incarnation in read_ledger(path).incarnations]
 
 
 class ProducerLedger:
-    """The ledger of one producer, open for more lines."""
+    """The ledger of a producer, open for more lines."""
 
     def __init__(self, path: Path) -> None:
         self.contents = read_ledger(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         self._file = path.open("ab", buffering=0)
         if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
             self._file.write(b"\n")  # an incarnation that was killed may leave half a line
@@ -190,16 +201,16 @@ class ProducerLedger:
         self._write({"origin": origin, "first": first})
 
     def attempt(self, last: int) -> None:
-        """Record, before a send, up to which number messages may be sent."""
+        """Record, before a send, the highest number to be sent."""
         self._write({"tried": last})
 
     def acknowledge(self, seqno: int) -> None:
-        """Record up to which seqno the messages of the last incarnation are acknowledged."""
+        """Record the highest acknowledged seqno of the last incarnation."""
         if seqno > self.contents.incarnations[-1].acknowledged:
             self._write({"acknowledged": seqno})
 
     def acknowledge_batch(self, batch: AckedBatch) -> None:
-        """Record that a batch is acknowledged."""
+        """Record the acknowledgement of a batch."""
         self._write({"acked": batch})
 
     def _write(self, line: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Gapless on Spark: ``format("gapless")`` for reading and writing, streams and batches.
 
-Spark discovers ``DefaultSource`` in every package whose name begins with ``pyspark_``. Names are
-imported on first use, so modules that need no Spark, such as ``pyspark_gapless.runtime.java``, work
-without it. :func:`pyspark_gapless.session.session` returns a session.
+Spark discovers ``DefaultSource`` in every package with a name that begins with ``pyspark_``. Names
+are imported on first use, so modules without need of Spark, such as
+``pyspark_gapless.runtime.java``, work without PySpark. ``pyspark_gapless.session.session`` returns
+a session.
 """
 
 from importlib import import_module
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.datasource import DefaultSource as DefaultSource, register as register
 
 _WHERE = {"DefaultSource": "datasource", "register": "datasource"}
-"""The module of each name. A name must not equal a module's: the module would replace it."""
+"""The module of each name. A name must differ from all modules, or the module hides the name."""
 
 
 def __getattr__(name: str) -> Any:

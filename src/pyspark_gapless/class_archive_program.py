@@ -1,7 +1,7 @@
-"""A Spark program that does a little of everything, so that its JVM can archive its classes.
+"""A Spark program that uses a little of every feature, so that the JVM can archive the classes.
 
-:mod:`pyspark_gapless.runtime.class_archive` runs it in a process of its own. The program prints the
-class path of the JVM; the JVM writes the archive when it ends.
+``pyspark_gapless.runtime.class_archive`` runs the program in a separate process. The program prints
+the class path of the JVM; the JVM writes the archive on exit.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pyspark_gapless.session import session
 
 
 def exercise(draft: str, jvm_options: str) -> None:
-    """Load the classes that programs need: batch, shuffle, Python, Parquet and streaming.
+    """Load the classes of typical programs: batch, shuffle, Python, Parquet and streaming.
 
     Args:
-        draft: Where the JVM writes the archive of its classes when it ends.
+        draft: The file into which the JVM writes its class archive on exit.
         jvm_options: Further options of the JVM.
     """
     settings = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={draft} {jvm_options}"}

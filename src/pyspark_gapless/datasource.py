@@ -1,4 +1,4 @@
-"""The data source ``gapless``: Spark finds it by name and passes it options and schemas."""
+"""The data source ``gapless``: Spark finds the source by name, and passes options and schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class GaplessDataSource(DataSource):
     """``format("gapless")``: reads spools, and writes rows to a group.
 
-    docs/spark-source.md and docs/spark-sink.md list the options.
+    docs/guides/spark-reading.md and docs/guides/spark-publishing.md list the options.
     """
 
     @classmethod
@@ -33,7 +33,7 @@ class GaplessDataSource(DataSource):
         return "gapless"
 
     def schema(self) -> str:
-        """Return the schema of a read with these options, as DDL."""
+        """Return the schema of a read with the given options, as DDL."""
         return columns.ddl(options.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -79,10 +79,10 @@ DefaultSource = GaplessDataSource
 
 
 def register(spark: SparkSession) -> Any:
-    """Register the source by hand, for a Spark that does not discover it.
+    """Register the source by hand, for a Spark without discovery of data sources.
 
     Args:
-        spark: The session to register it in.
+        spark: The session for the registration.
 
     Returns:
         The session.

@@ -18,4 +18,4 @@ COLUMNS: Final = {
     "headers": "map<string,binary>",
     "payload": "binary",
 }
-"""The columns of a message, with their types in Spark."""
+"""The columns of a message, with their Spark types."""

@@ -1,4 +1,4 @@
-"""The error that the options of the source and of the sink share."""
+"""The error of the options of source and sink."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from gapless.errors import ConfigError
 
 
 class OptionError(ConfigError):
-    """An option is unknown, missing or impossible; the message says what to write instead."""
+    """An option is unknown, missing or invalid; the message names a valid value."""

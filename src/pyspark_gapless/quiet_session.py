@@ -1,14 +1,13 @@
-"""A session for a command that draws its progress: the JVM writes to a file, Ctrl-C stays ours."""
+"""A session for a command with a progress display: the JVM logs to a file, Ctrl-C stays ours."""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark_gapless.session import active_session, session
 
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 def quiet_session(
     master: str | None, log_path: Path, name: str, settings: Mapping[str, object] | None = None
 ) -> Iterator[SparkSession]:
-    """Yield a session, and stop it unless it existed before; the JVM's log goes to ``log_path``.
+    """Yield a session, and stop a newly started session; the JVM's log goes to ``log_path``.
 
-    ``settings`` apply to a session that is started here; an existing session keeps its own.
+    ``settings`` apply to a newly started session; an existing session keeps its own settings.
     """
     from py4j.protocol import Py4JNetworkError
 
     before = active_session()
-    with _errors_into(log_path), _own_interrupts():
+    with _errors_into(log_path), own_interrupts():
         spark = session(
             name, master=master, settings=None if before else settings, log_level="WARN"
         )
@@ -41,14 +40,18 @@ def quiet_session(
 
 
 @contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Restore the handler of Ctrl-C: a new session would make it cancel every job."""
-    before = signal.getsignal(signal.SIGINT)
+def own_interrupts() -> Iterator[None]:
+    """Keep the handler of Ctrl-C: a new session would set its own, which cancels every job."""
+    set_handler = signal.signal
+
+    def keep(number: int, handler: Any) -> Any:
+        return signal.getsignal(number) if number == signal.SIGINT else set_handler(number, handler)
+
+    signal.signal = keep  # type: ignore[assignment]
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+        signal.signal = set_handler
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The one place that makes a :class:`~pyspark.sql.SparkSession`.
+"""The only place that makes a ``SparkSession``.
 
 ``session()`` runs on this machine; ``session(master="spark://…")``, ``sc://…``, ``yarn`` and
-``k8s://…``, the environment variable ``GAPLESS_MASTER`` or ``spark-submit --master`` take the same
+``k8s://…``, the environment variable ``GAPLESS_MASTER`` or ``spark-submit --master`` run the same
 program elsewhere.
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEVELS = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
-"""Levels of Spark's log on standard error, from everything to nothing."""
+"""Levels of Spark's log on standard error, from all messages to none."""
 
 _CONNECT_TIMEOUT_S = 10.0
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-_LOGGING = """\
+LOG4J_PROPERTIES = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
 appender.console.type = Console
@@ -54,7 +54,10 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = {level}
 """
-"""The last two lines keep the gateway from choosing a level of its own and saying so."""
+"""Log of a JVM on standard error, from ``level`` on.
+
+The last two lines keep the gateway from choosing and printing a level of its own.
+"""
 
 
 class SessionError(GaplessError):
@@ -69,25 +72,25 @@ def session(
     ship: bool | None = None,
     log_level: str = "ERROR",
 ) -> SparkSession:
-    """Return a session that knows ``format("gapless")``: the running one, or a new one.
+    """Return a session with ``format("gapless")``: the running session, or a new session.
 
     Args:
-        name: The name that Spark shows.
+        name: The application name in Spark's user interface.
         master: Where Spark runs. The default is ``GAPLESS_MASTER``, ``SPARK_REMOTE`` or
             ``SPARK_MASTER``, then Spark's own configuration, then ``local[*]``.
         settings: Settings of Spark, which override all others. Booleans and numbers are allowed.
-        ship: Whether to send the code of this package to executors. The default is to send it
+        ship: Whether to send the code of this package to executors. By default the code is sent
             wherever executors are other processes.
-        log_level: Minimum level of Spark's log on standard error, one of :data:`LEVELS`.
+        log_level: Minimum level of Spark's log on standard error: a level of ``LEVELS``.
 
     Returns:
-        The session. If one is running, it gets the settings that can change while it runs.
+        The session. A running session gets the settings that can change at run time.
 
     Raises:
         ConfigError: The master or a setting is not valid.
-        SparkMissingError: PySpark or one of its packages is not installed.
-        JavaMissingError: No Java was found that runs Spark.
-        SessionError: Spark does not start, or runs already with another master.
+        SparkMissingError: PySpark or a required package is not installed.
+        JavaMissingError: No suitable Java was found.
+        SessionError: Spark does not start, or already runs with another master.
     """
     here = find_installation()
     if log_level.upper() not in LEVELS:
@@ -117,7 +120,7 @@ def session(
 
 def _text(key: str, value: object) -> str:
     if not key.startswith("spark."):
-        raise ConfigError(f"{key!r} is no setting of Spark: their names begin with 'spark.'")
+        raise ConfigError(f"{key!r} is not a Spark setting; names of settings begin with 'spark.'")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float | Path):
@@ -126,7 +129,7 @@ def _text(key: str, value: object) -> str:
 
 
 def _is_spark_submit() -> bool:
-    """Whether ``spark-submit`` has started this process, so that the JVM is there already."""
+    """Whether ``spark-submit`` started this process, so that a JVM already runs."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -140,7 +143,7 @@ def _external_settings(home: Path) -> dict[str, str]:
 
 
 def active_session() -> SparkSession | None:
-    """Return the session of this process, whichever thread made it, or None."""
+    """Return the session of this process, from any thread, or None."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -158,14 +161,14 @@ def active_session() -> SparkSession | None:
 def _configure_running(
     running: SparkSession, master: str | None, own: Mapping[str, str]
 ) -> SparkSession:
-    """Apply settings to a running session; refuse those that cannot change while it runs."""
+    """Apply settings to a running session; refuse settings that cannot change at run time."""
     fixed = []
     if master is not None:
         context = getattr(running, "_sc", None)
         where = "Spark Connect" if context is None else context.master
         asked = parse_master(master)
         if asked.url != where and (asked.kind, context) != ("connect", None):
-            fixed.append(f"it runs on {where}, not on {asked.url}")
+            fixed.append(f"the session runs on {where}, not on {asked.url}")
     for key, value in own.items():
         if running.conf.get(key, None) == value:
             continue
@@ -175,7 +178,8 @@ def _configure_running(
             fixed.append(f"{key} is {running.conf.get(key, 'not set')}, not {value}")
     if fixed:
         raise SessionError(
-            f"a session runs already, and {'; '.join(fixed)}: stop it first, with spark.stop()"
+            f"a session is already running, and {'; '.join(fixed)}; stop the "
+            "session first with spark.stop()"
         )
     return running
 
@@ -193,22 +197,22 @@ def _check_reachable(master: SparkMaster) -> None:
             refused.append(f"{place[0]}:{place[1]} ({error.strerror or error})")
     if refused:
         raise SessionError(
-            f"no Spark listens at {', '.join(refused)}: start it, or name another master than "
-            f"{master.url}"
+            f"no Spark listens at {', '.join(refused)}; start Spark there, or "
+            f"choose another master than {master.url}"
         )
 
 
 def _prepare_environment(master: SparkMaster, here: SparkInstallation) -> None:
-    """Set the environment variables that Spark reads when it starts."""
+    """Set the environment variables that Spark reads at the start."""
     if master.kind == "connect":
         if not here.has_connect:
             raise SparkMissingError(
-                f"{master.url} is reached over gRPC, which is not installed", INSTALL_CONNECT_HINT
+                f"{master.url} needs gRPC, which is not installed", INSTALL_CONNECT_HINT
             )
         return
     if not here.has_jars:
         raise SparkMissingError(
-            f"the PySpark in {here.home} is a client for sc:// alone and cannot run {master.url}"
+            f"the PySpark in {here.home} is a client for sc:// only and cannot run {master.url}"
         )
     os.environ.pop("SPARK_REMOTE", None)
     if master.kind in {"local", "local-cluster", "standalone"} and is_ours(
@@ -226,11 +230,11 @@ def _prepare_environment(master: SparkMaster, here: SparkInstallation) -> None:
 
 
 def _jvm_options(master: SparkMaster, home: Path, level: str, runtime: java.Java) -> dict[str, str]:
-    """Return the options of the JVMs: log output, and the class archive if there is one."""
+    """Return the options of the JVMs: log output, and the class archive if available."""
     folder = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
     logging = ""
     if not (folder / "log4j2.properties").is_file():
-        content = _LOGGING.format(level=level.lower()).encode()
+        content = LOG4J_PROPERTIES.format(level=level.lower()).encode()
         file = write_whole(cache_directory("logging") / f"{level.lower()}.properties", content)
         logging = f"-Dlog4j2.configurationFile={file.as_uri()}"
     shared = class_archive.jvm_options(runtime, home)
@@ -244,7 +248,7 @@ def _jvm_options(master: SparkMaster, home: Path, level: str, runtime: java.Java
 
 
 def _ship_packages(spark: SparkSession) -> None:
-    """Ship the packages to executors and register the source again with them."""
+    """Ship the packages to executors and register the shipped source again."""
     from pyspark_gapless.datasource import register
 
     spark.addArtifacts(str(package_zip()), pyfile=True)

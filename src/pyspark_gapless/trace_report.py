@@ -1,4 +1,4 @@
-"""The input of a report on a trace: its verdict and its figures, both computed on Spark."""
+"""The input of a report on a trace: the verdict and the figures, both computed on Spark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_gapless.analytics import figures
+from pyspark_gapless.quiet_session import own_interrupts
 from pyspark_gapless.session import active_session, session
 from pyspark_gapless.trace import Trace
 from pyspark_gapless.verify import CHECKS, NOT_CHECKABLE, verify
 
 ProgressCallback = Callable[[str, float], None]
-"""Called with the current step, and the share of the work that is done."""
+"""Called with the current step, and the finished share of the work."""
 
 _CHECKS_SHARE = 0.5
 
@@ -26,12 +27,13 @@ def trace_figures(
 ) -> dict[str, Any]:
     """Return the figures and the verdict of a trace, ready for JSON.
 
-    A running session is used and left running; a session that is started here is stopped.
+    A running session is used and left running; a newly started session is stopped.
     """
     told = tell or _silent
     told("Spark starts", 0.0)
     before = active_session()
-    spark = session("gapless report", master=master)
+    with own_interrupts():
+        spark = session("gapless report", master=master)
     try:
         told("reads the trace", 0.02)
         trace = Trace.read(spark, path)

@@ -1,11 +1,12 @@
-"""The cells of ``gapless bench``, and the figures of a group of processes in each."""
+"""Measure the cells of ``gapless bench``, each with a new group of processes."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final, NamedTuple
 
 from gapless_lab.bench.plan import BenchCell, BenchPlan, BenchTask
 from gapless_lab.bench.worker import TIMEOUT_S
@@ -13,57 +14,35 @@ from gapless_lab.ports import free_ports
 from gapless_lab.process import Message, ProcessGroup, worker_command
 
 WORKER = "gapless_lab.bench.worker"
+FAULTS: Final = ("lost", "duplicated", "out_of_order")
+"""The figures that have to be 0."""
 
 
-class ThroughputResult(NamedTuple):
-    """The throughput of a group; its speed is that of the slowest receiver."""
+class CellResult(NamedTuple):
+    """The figures of a cell, by name; a skipped cell has a reason in the place of figures."""
 
-    transport: str
-    size_bytes: int
-    loss: float
-    messages_per_s: int
-    mb_per_s: float
-    cpu_s_per_million: float
-    deliveries: int
-    lost: int
-    duplicated: int
-    out_of_order: int
-    repairs: int
+    cell: BenchCell
+    figures: Mapping[str, Any]
+    skip_reason: str = ""
 
     @property
-    def is_sound(self) -> bool:
-        """Whether every message arrived once and in order."""
-        return not (self.lost or self.duplicated or self.out_of_order)
+    def faults(self) -> dict[str, int]:
+        """How many messages were lost, duplicated or out of order; empty for a sound result."""
+        return {name: self.figures[name] for name in FAULTS if self.figures.get(name)}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result for a program."""
+        more = {"reason": self.skip_reason} if self.skip_reason else self.figures
+        return {**asdict(self.cell), **more}
 
 
-class RoundTripResult(NamedTuple):
-    """The time from a request to its answer, in microseconds."""
-
-    transport: str
-    size_bytes: int
-    loss: float
-    requests: int
-    p50_us: float
-    p99_us: float
-    p99_9_us: float
-
-
-class SkippedCell(NamedTuple):
-    """A cell that was not measured."""
-
-    transport: str
-    loss: float
-    size_bytes: int
-    reason: str
-
-
-def measure(plan: BenchPlan) -> Iterator[ThroughputResult | RoundTripResult | SkippedCell]:
-    """Measure every cell, one after the other."""
+def measure(plan: BenchPlan) -> Iterator[CellResult]:
+    """Measure every cell in turn."""
     for cell in plan.cells:
         if reason := cell.skip_reason:
-            yield SkippedCell(cell.transport, cell.loss, cell.size_bytes, reason)
+            yield CellResult(cell, {}, reason)
         else:
-            yield _round_trips(plan, cell) if plan.rtt else _throughput(plan, cell)
+            yield CellResult(cell, (_round_trips if plan.rtt else _throughput)(plan, cell))
 
 
 def _start(plan: BenchPlan, cell: BenchCell) -> ProcessGroup:
@@ -73,43 +52,44 @@ def _start(plan: BenchPlan, cell: BenchCell) -> ProcessGroup:
 
 
 def run_and_check(group: ProcessGroup, seconds: float) -> tuple[list[Message], list[Message]]:
-    """Let the members work; return what each did, and what each finds wrong."""
+    """Run the load on all members; return the work and the findings of each member."""
     group.wait_for_event("ready", 2 * TIMEOUT_S)
     work = group.ask("run", seconds + 2 * TIMEOUT_S)
     checks = group.ask("check", 2 * TIMEOUT_S, sent=[answer["sent"] for answer in work])
     return work, checks
 
 
-def _throughput(plan: BenchPlan, cell: BenchCell) -> ThroughputResult:
+def _throughput(plan: BenchPlan, cell: BenchCell) -> dict[str, Any]:
+    """Measure the throughput of a group, at the speed of the slowest receiver."""
     with _start(plan, cell) as group:
         work, checks = run_and_check(group, plan.seconds)
     receivers = work if plan.senders > 1 else work[1:]  # a sole sender receives nothing
     speed = min(answer["count"] / answer["elapsed_s"] for answer in receivers)
     deliveries = sum(answer["count"] for answer in work)
     cpu_s = sum(answer["cpu_s"] for answer in work)
-    return ThroughputResult(
-        *(cell.transport, cell.size_bytes, cell.loss),
-        round(speed),
-        round(speed * cell.size_bytes / 1e6, 1),
-        round(cpu_s / max(1, deliveries) * 1e6, 2),
-        deliveries,
-        *(
-            sum(answer[figure] for answer in checks)
-            for figure in ("lost", "duplicated", "out_of_order", "repairs")
-        ),
-    )
+    return {
+        "messages_per_s": round(speed),
+        "mb_per_s": round(speed * cell.size_bytes / 1e6, 1),
+        "cpu_s_per_million": round(cpu_s / max(1, deliveries) * 1e6, 2),
+        "deliveries": deliveries,
+        **{name: sum(answer[name] for answer in checks) for name in (*FAULTS, "repairs")},
+    }
 
 
-def _round_trips(plan: BenchPlan, cell: BenchCell) -> RoundTripResult:
+def _round_trips(plan: BenchPlan, cell: BenchCell) -> dict[str, Any]:
+    """Measure the time from a request to the answer, in microseconds."""
     with _start(plan, cell) as group:
         group.wait_for_event("ready", 2 * TIMEOUT_S)
         times_ns = sorted(group.ask("run", plan.seconds + 2 * TIMEOUT_S)[0]["times_ns"])
-    marks = [round(percentile(times_ns, share) / 1000, 1) for share in (0.5, 0.99, 0.999)]
-    return RoundTripResult(cell.transport, cell.size_bytes, cell.loss, len(times_ns), *marks)
+    marks = {"p50_us": 0.5, "p99_us": 0.99, "p99_9_us": 0.999}
+    return {
+        "requests": len(times_ns),
+        **{name: round(percentile(times_ns, share) / 1000, 1) for name, share in marks.items()},
+    }
 
 
 def percentile(sorted_values: Sequence[int], share: float) -> int:
-    """Return the value that ``share`` of all values do not exceed."""
+    """Return the smallest value not exceeded by ``share`` of all values."""
     if not sorted_values:
         return 0
     rank = -(-int(share * 10_000) * len(sorted_values) // 10_000)
@@ -117,7 +97,7 @@ def percentile(sorted_values: Sequence[int], share: float) -> int:
 
 
 def conditions(plan: BenchPlan) -> dict[str, object]:
-    """Return the conditions that the figures depend on."""
+    """Return the conditions of the measurement: the plan, Python, the machine and the load."""
     return {
         "members": plan.members,
         "senders": plan.senders,

@@ -1,10 +1,10 @@
-"""The plan of a benchmark: its cells, and the task of each member of a measurement."""
+"""The plan of a benchmark: the cells to measure, and the task of each member."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import product, starmap
 from random import Random
 from typing import Any
 
@@ -14,7 +14,7 @@ from gapless.faults.faults import Loss
 from gapless.group.join_options import TRANSPORTS
 from gapless.trace.recorder import Recorder, parse_recording_mode
 from gapless.transport.base import Transport
-from gapless_lab.plans import check_range, check_share
+from gapless_lab.plans import SETTINGS, check_range, check_share
 from gapless_lab.workload import NUMBER_BYTES, loopback_transport
 
 LOSSLESS = frozenset({"tcp", "memory"})
@@ -23,7 +23,7 @@ LOSSLESS = frozenset({"tcp", "memory"})
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """Everything to measure."""
+    """The options of a benchmark; every combination of transport, loss and size is a cell."""
 
     members: int = 3
     senders: int = 3
@@ -38,8 +38,7 @@ class BenchPlan:
     trace_mode: str = ""
 
     def __post_init__(self) -> None:
-        if self.members < 2:
-            raise ConfigError(f"--members {self.members}: expected two members or more")
+        check_range("members", self.members, 2)
         check_range("senders", self.senders, 1, self.members, ", the number of members")
         for size_bytes in self.sizes_bytes:
             check_range("size", size_bytes, NUMBER_BYTES, 10_000_000, " bytes")
@@ -54,14 +53,12 @@ class BenchPlan:
     @property
     def cells(self) -> list[BenchCell]:
         """The cells, in the order of measurement."""
-        return [
-            BenchCell(*cell) for cell in product(self.transports, self.losses, self.sizes_bytes)
-        ]
+        return list(starmap(BenchCell, product(self.transports, self.losses, self.sizes_bytes)))
 
 
 @dataclass(frozen=True)
 class BenchCell:
-    """One measurement."""
+    """A measurement: a transport, a loss and a size of messages."""
 
     transport: str
     loss: float
@@ -69,7 +66,7 @@ class BenchCell:
 
     @property
     def skip_reason(self) -> str:
-        """Why the cell cannot be measured; empty if it can."""
+        """Why the cell cannot be measured; empty for a measurable cell."""
         if self.transport not in TRANSPORTS:
             return f"transport {self.transport} is not here; there are {', '.join(TRANSPORTS)}"
         if self.loss and self.transport in LOSSLESS:
@@ -79,7 +76,7 @@ class BenchCell:
 
 @dataclass(frozen=True)
 class BenchTask:
-    """The task of one member of a measurement."""
+    """The task of a member in a measurement."""
 
     plan: BenchPlan
     cell: BenchCell
@@ -87,12 +84,11 @@ class BenchTask:
     index: int
 
     def config(self) -> Config:
-        """Return the settings of the task, over settings that form a group quickly."""
-        usual = {"found_after": "200ms", "join_interval": "50ms"}
-        return Config.make(**{**usual, **self.plan.settings})
+        """Return the settings of the members: quick joins, changed by the settings of the plan."""
+        return Config.make(**{**SETTINGS["bench"], **self.plan.settings})
 
     def open(self) -> Transport:
-        """Return the transport, with the loss of the task in front of it."""
+        """Return the transport, with the loss of the cell on incoming datagrams."""
         loss = self.cell.loss
         return loopback_transport(
             "bench",
@@ -104,6 +100,6 @@ class BenchTask:
         )
 
     def recorder(self) -> Recorder | None:
-        """Return the recorder of this member, if it has to be traced."""
+        """Return the recorder of the member; None without a trace."""
         mode = parse_recording_mode(self.plan.trace_mode or "full")
         return Recorder(self.plan.trace, **mode) if self.plan.trace else None

@@ -1,8 +1,8 @@
-"""One member of a measurement: ``python -m gapless_lab.bench.worker TASK``.
+"""A member in a measurement, as a process: ``python -m gapless_lab.bench.worker TASK``.
 
-It sends the event ``ready`` when the group is complete. On ``run`` it works for the time of its
-task and answers what it sent and what that cost; on ``check``, with what every member sent, it
-waits for the last messages and answers what is wrong with them.
+The worker sends the event ``ready`` when the group is complete. Commands: ``run`` sends for the
+time of the task, and answers with the number of messages and the CPU time; ``check`` receives the
+counts of all senders, waits for the last messages, and answers with the faults found.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from gapless.identity import Address, View
+from gapless.identity import View
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
 from gapless.protocol.snapshot import take_snapshot
@@ -24,7 +25,7 @@ from gapless.runtime.send_requests import SendRequest
 from gapless.units import NS_PER_S
 from gapless_lab.bench.plan import BenchTask
 from gapless_lab.exactness import ExactnessChecker
-from gapless_lab.process import emit, read_task, serve_commands, wait_until
+from gapless_lab.process import LabError, emit, read_task, serve_commands, wait_until
 from gapless_lab.producer import LoadBatch, LoadGenerator
 from gapless_lab.workload import numbered_messages
 
@@ -39,7 +40,7 @@ TIMEOUT_S = 60.0
 
 
 class BenchWorker:
-    """A member that sends as fast as it can, if it is a sender, and checks every delivery."""
+    """A member of a throughput measurement: senders send at full speed, all check deliveries."""
 
     def __init__(self, spec: BenchTask) -> None:
         self.spec = spec
@@ -81,7 +82,7 @@ class BenchWorker:
 
     def run(self) -> dict[str, Any]:
         """Work for the time of the task; return messages sent and received, and the CPU time."""
-        load = LoadGenerator(self._send, self._wait_accepted, max_in_flight=MAX_BATCHES_IN_FLIGHT)
+        load = LoadGenerator(self._send, SendRequest.result, max_in_flight=MAX_BATCHES_IN_FLIGHT)
         batches = self._batches()
         self._work(load, batches, time.monotonic() + WARM_UP_S)
         start_s, cpu_s, count = time.monotonic(), time.process_time(), self.count
@@ -107,21 +108,17 @@ class BenchWorker:
             never.wait(max(0.0, until_s - time.monotonic()))
 
     def _explain(self) -> str:
-        """Return what blocks the window, in one line."""
+        """Return the snapshot of the member as a single line, with the reason of a full window."""
         asked = self.handle.query(lambda member: take_snapshot(member, time.monotonic_ns()))
         return "; ".join(str(asked.result(TIMEOUT_S)).splitlines())
-
-    def _targets(self) -> list[Address | None]:
-        assert self._view is not None
-        if not self.spec.plan.unicast:
-            return [None]
-        return [member for member in self._view.members if member.node != self.spec.index + 1]
 
     def _batches(self) -> Iterator[LoadBatch]:
         """Return batches without end, to each recipient in turn."""
         count = max(1, BATCH_BYTES // self.spec.cell.size_bytes)
         while True:
-            for to in self._targets():
+            assert self._view is not None
+            others = [each for each in self._view.members if each.node != self.spec.index + 1]
+            for to in others if self.spec.plan.unicast else [None]:
                 node = 0 if to is None else to.node
                 start = self.sent.get(node, 0)
                 self.sent[node] = start + count
@@ -132,10 +129,6 @@ class BenchWorker:
         messages = numbered_messages(numbers.start, len(numbers), self.spec.cell.size_bytes)
         return self.handle.submit(SendRequest.of(messages, to=batch.to))
 
-    @staticmethod
-    def _wait_accepted(sent: SendRequest, timeout_s: float | None) -> None:
-        sent.result(timeout_s)
-
     def check(self, sent: list[dict[str, int]]) -> dict[str, Any]:
         """Wait for the last messages of every member; return the faults found."""
         owed = {
@@ -143,16 +136,13 @@ class BenchWorker:
             for index, counts in enumerate(sent)
             if index != self.spec.index
         }
-        until_s = time.monotonic() + TIMEOUT_S
         checkers = self.checkers.items()
-        wait_until(
-            lambda: (
-                time.monotonic() > until_s
-                or not any(checker.lost(owed[node]) for node, checker in checkers)
-            ),
-            "messages are missing",
-            2 * TIMEOUT_S,
-        )
+        with suppress(LabError):  # what is missing by then is lost
+            wait_until(
+                lambda: not any(checker.lost(owed[node]) for node, checker in checkers),
+                "messages are missing",
+                TIMEOUT_S,
+            )
         counters = self.handle.query(lambda member: dict(member.counters)).result(TIMEOUT_S)
         return {
             "lost": sum(checker.lost(owed[node]) for node, checker in checkers),
@@ -163,7 +153,7 @@ class BenchWorker:
 
 
 class RoundTripWorker:
-    """A member that answers requests; the first member asks the second, one request at a time."""
+    """A member of a round-trip measurement: the first member sends requests to the second."""
 
     def __init__(self, spec: BenchTask) -> None:
         from gapless import blocking
@@ -176,8 +166,7 @@ class RoundTripWorker:
             node=spec.index + 1,
             listen=False,
             trace=spec.recorder(),
-        )
-        self.group.open()
+        ).open()
         self.group.serve(lambda request: request.payload)
         self.group.wait_for_members(spec.plan.members, TIMEOUT_S)
 
@@ -196,14 +185,9 @@ class RoundTripWorker:
         return {"times_ns": times_ns}
 
 
-def main() -> None:
-    """Do the task, and exit at once: how long it takes to leave is not measured."""
-    spec = read_task(BenchTask)
-    worker = RoundTripWorker(spec) if spec.plan.rtt else BenchWorker(spec)
-    emit("ready")
-    serve_commands(worker)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    _task = read_task(BenchTask)
+    _worker = (RoundTripWorker if _task.plan.rtt else BenchWorker)(_task)
+    emit("ready")
+    serve_commands(_worker)
+    os._exit(0)  # without leaving: the time to leave is not measured

@@ -1,4 +1,4 @@
-"""Kill every process of a pipeline under load, and check that its table is exact.
+"""Kill every process of a pipeline under load, and check the table: ``gapless chaos``.
 
-``gapless chaos`` and ``make chaos`` run it; docs/chaos.md describes the victims and the checks.
+docs/internals/chaos.md describes the victims and the checks.
 """

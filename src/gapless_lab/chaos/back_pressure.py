@@ -1,11 +1,11 @@
 """Back-pressure: Spark stops, the spool fills, senders wait, Spark returns, messages flow.
 
-    flow ── Spark stops ── the spool is at its limit ── nothing is acknowledged, for a while ──
+    flow ── Spark stops ── the spool reaches the limit ── a wait without acknowledgements ──
     Spark is back ── flow
 
-Nothing is killed. While the spool is full, no message may be acknowledged, the memory of the
-collector and of the producers has to stay flat, and the spool may not exceed its limit. At the end
-the table is checked as always.
+No process is killed. While the spool is full, no message may be acknowledged, the memory of the
+collector and of the producers has to stay flat, and the spool may not exceed the limit. At the end
+the table is checked as in every other run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from gapless.units import MIB
-from gapless_lab.chaos.testbed import TIMEOUT_S, ChaosTestbed
+from gapless_lab.chaos.testbed import ChaosTestbed
 from gapless_lab.process import wait_until
 
 MAX_BYTES = 2 * MIB
@@ -53,7 +53,7 @@ class BackPressureResult:
 
 
 class BackPressureTestbed(ChaosTestbed):
-    """A run in which Spark stops until the spool is full."""
+    """A run with Spark stopped until the spool is full."""
 
     collector_options: ClassVar = {"max-bytes": MAX_BYTES, "on-full": "wait"}
     producer_options: ClassVar = {"size_bytes": SIZE_BYTES, "rate": RATE}
@@ -63,23 +63,19 @@ class BackPressureTestbed(ChaosTestbed):
         self.pressure = BackPressureResult()
 
     def _run_nemeses(self) -> None:
-        """Stop Spark instead of killing anything."""
+        """Stop Spark until the spool is full, instead of killing processes."""
         seen, driver = self.pressure, self.spark.driver
-        driver.wait_until(lambda: driver.batches >= 2, "nothing is read", TIMEOUT_S)
+        driver.wait_until(lambda: driver.batches >= 2, "nothing is read")
         driver.notify("halt")
-        driver.wait_for_event("halted", TIMEOUT_S)
+        driver.wait_for_event("halted")
         seen.acked_before = self.acked()
         collector = self.collector
-        collector.wait_until(
-            lambda: collector.status.get("limited"), "the spool does not get full", TIMEOUT_S
-        )
+        collector.wait_until(lambda: collector.status.get("limited"), "the spool does not get full")
         seen.acked_at_limit = self._wait_until_stalled()
         seen.waits_for = str(collector.status.get("waits_for"))
         self._observe_waiting()
         driver.run(self._table_task)
-        wait_until(
-            lambda: self.acked() >= seen.acked_at_limit + MORE, "senders do not go on", TIMEOUT_S
-        )
+        wait_until(lambda: self.acked() >= seen.acked_at_limit + MORE, "senders do not go on")
         seen.acked_after = self.acked() - seen.acked_at_limit
         self._check()
 
@@ -93,7 +89,7 @@ class BackPressureTestbed(ChaosTestbed):
                 last, since_s = self.acked(), time.monotonic()
             return time.monotonic() - since_s >= STALLED_AFTER_S
 
-        wait_until(still, "acknowledgements go on though the spool is full", TIMEOUT_S)
+        wait_until(still, "acknowledgements go on though the spool is full")
         return last
 
     def _observe_waiting(self) -> None:

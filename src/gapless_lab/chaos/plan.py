@@ -1,9 +1,10 @@
-"""What a seed draws: the victims, the moments, and the sizes of segments and micro-batches.
+"""The plan of a chaos run: a seed draws victims, moments, and sizes of segments and micro-batches.
 
-Two schedules run at the same time: one kills on the group side (producers, the collector), one on
-the Spark side (the driver, executors, and the Python processes of both). The first also waits for
-kills of the second, so that its own fall before, between and after them. Each operation waits until
-its victim has done a drawn amount of work, then for a drawn part of a second.
+Two schedules run at the same time. The group schedule kills producers and the collector; the Spark
+schedule kills the driver, executors, and the Python processes of both. The group schedule also
+waits for kills on the Spark side, so kills of the group fall before, between and after kills of
+Spark. Each operation waits for a drawn amount of work of the victim, then for a drawn part of a
+second.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from gapless.rng import split
 from gapless_lab.nemesis import NemesisOp
-from gapless_lab.plans import check_range, check_share
+from gapless_lab.plans import SETTINGS, check_range, check_share
 
 PRODUCER, COLLECTOR = "producer", "collector"
 DRIVER, EXECUTOR, WORKER, SOURCE = "driver", "executor", "worker", "source"
@@ -23,23 +24,10 @@ PYTHON_VICTIMS = (WORKER, SOURCE)
 """Python processes: the worker of an executor, and the source beside the driver."""
 VICTIMS = (*GROUP_SIDE, *SPARK_SIDE, *PYTHON_VICTIMS)
 
-DEFAULT_SETTINGS = {
-    "found_after": "300ms",
-    "join_interval": "50ms",
-    "heartbeat_interval": "200ms",
-    "suspect_after": "2s",
-    "verify_timeout": "500ms",
-    "merge_interval": "500ms",
-    "leave_timeout": "5s",
-    "retention_timeout": "1h",
-    "capacity": 1024,
-}
-"""Failures are detected soon, and the collector is retained as long as a run takes."""
-
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """One seed: the load, the loss, and how many kills each side gets."""
+    """A seed with the load, the loss, and the number of kills on each side."""
 
     seed: int
     producers: int = 2
@@ -47,6 +35,8 @@ class ChaosPlan:
     loss: float = 0.02
     group_kills: int = 4
     spark_kills: int = 3
+    back_pressure: bool = False
+    """Whether Spark is stopped until the spool is full, and nothing is killed."""
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,11 +49,11 @@ class ChaosPlan:
     @property
     def config(self) -> dict[str, Any]:
         """The settings of all members."""
-        return {**DEFAULT_SETTINGS, **self.settings}
+        return {**SETTINGS["chaos"], **self.settings}
 
     @property
     def segment_bytes(self) -> int:
-        """The size of segments: small, so that some are sealed, trimmed and read under faults."""
+        """The size of segments: small enough to seal, trim and read several under faults."""
         return split(self.seed, "segments").choice((24, 64, 200)) * 1024
 
     @property
@@ -73,7 +63,7 @@ class ChaosPlan:
 
     @property
     def group_ops(self) -> list[NemesisOp]:
-        """The kills on the group side: before, between and after those on the Spark side."""
+        """The kills on the group side: before, between and after the kills on the Spark side."""
         ops = self._draw("group", GROUP_SIDE, (), self.group_kills)
         rng = split(self.seed, "blows after")
         after = sorted(rng.randint(0, self.spark_kills) for _ in ops)
@@ -111,9 +101,9 @@ class ChaosPlan:
 
     @property
     def replay_command(self) -> str:
-        """The command that runs this plan once more."""
-        drawn = ChaosPlan(self.seed)
-        names = ("producers", "rate", "loss", "group_kills", "spark_kills")
-        changed = [name for name in names if getattr(self, name) != getattr(drawn, name)]
-        options = [f"--{name.replace('_', '-')} {getattr(self, name)}" for name in changed]
-        return " ".join(["gapless chaos --seed", str(self.seed), *options])
+        """The command to run the plan once more."""
+        options = ["gapless chaos --seed", str(self.seed)]
+        for name in ("producers", "rate", "loss", "group_kills", "spark_kills", "back_pressure"):
+            if (value := getattr(self, name)) != getattr(ChaosPlan, name):
+                options += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return " ".join(options)

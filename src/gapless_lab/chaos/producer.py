@@ -1,8 +1,8 @@
 """A chaos producer, as a process: ``python -m gapless_lab.chaos.producer TASK``.
 
-It sends acknowledged batches of any size at a bounded rate. It sends the event ``joined``,
-``acked`` as messages are delivered, and ``failed`` for a batch of unknown fate. The ledger has each
-step before and after it is taken.
+The producer sends acknowledged batches of any size at a bounded rate. Events: ``joined``, ``acked``
+as messages are delivered, and ``failed`` for a batch of unknown fate. The ledger records every
+attempt before the send, and every acknowledgement.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from gapless.rng import split
 from gapless.transport.base import Transport
 from gapless_lab.process import emit, read_task
 from gapless_lab.producer import LoadBatch, ProducerTask, ProducerWorker
-from gapless_lab.workload import AckedBatch, encode_message, loopback_transport
+from gapless_lab.workload import AckedBatch, loopback_transport, random_message
 
 MAX_BATCH = 40
-LARGE_SHARE = 0.004
-"""Share of messages that are sent in fragments."""
+"""Maximum number of messages of a send."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosTask(ProducerTask):
-    """The task of one incarnation of a producer."""
+    """The task of an incarnation of a producer."""
 
     size_bytes: int = 60
     """The mean size of a message."""
 
 
 class LossyTransport(FaultyTransport):
-    """A transport that loses a share of incoming and of outgoing datagrams."""
+    """A transport with a loss of incoming and outgoing datagrams."""
 
     def __init__(self, transport: Transport, rng: Random, loss: float) -> None:
         super().__init__(transport, [faults.Loss(rng, [loss])], call=str)
@@ -44,20 +43,19 @@ class LossyTransport(FaultyTransport):
         self._loss = loss
 
     def send(self, transmits: Any) -> None:
-        """Send the datagrams that are not lost."""
+        """Send the datagrams, without the lost share."""
         super().send([each for each in transmits if self._rng.random() >= self._loss])
 
 
-class ChaosProducer(ProducerWorker[tuple[AckedBatch, "Receipt"]]):
-    """One incarnation of a producer; it numbers on from the last attempt of the one before."""
+class ChaosProducer(ProducerWorker[ChaosTask, tuple[AckedBatch, "Receipt"]]):
+    """An incarnation of a producer; numbers continue after the last attempt in the ledger."""
 
     max_in_flight = 50
     catch_up_s = 0.0
     timeout_s = drain_timeout_s = 600.0
 
     def __init__(self, task: ChaosTask) -> None:
-        super().__init__(task.ledger)
-        self.task = task
+        super().__init__(task)
         self.rng = split(task.seed, f"producer {task.number} life {task.incarnation}")
         self.acked = 0
 
@@ -67,7 +65,7 @@ class ChaosProducer(ProducerWorker[tuple[AckedBatch, "Receipt"]]):
         network = split(task.seed, f"network {task.number} life {task.incarnation}")
         transport = loopback_transport(task.group, f"dir://{task.discovery_dir}")
         self.serve()
-        self.run_incarnation(task, transport=LossyTransport(transport, network, task.loss))
+        self.run_incarnation(transport=LossyTransport(transport, network, task.loss))
 
     def _on_joined(self) -> None:
         emit("joined", member=str(self.member.me))
@@ -79,21 +77,14 @@ class ChaosProducer(ProducerWorker[tuple[AckedBatch, "Receipt"]]):
 
     def _send(self, batch: LoadBatch) -> tuple[AckedBatch, Receipt]:
         group, first, last = self.member, batch.numbers[0], batch.numbers[-1]
-        payloads = [
-            encode_message(self.task.number, number, self._random_body())
-            for number in batch.numbers
-        ]
+        number, most_bytes = self.task.number, 2 * self.task.size_bytes
+        payloads = [random_message(self.rng, number, each, most_bytes) for each in batch.numbers]
         self.ledger.attempt(last)
         me = group.me
         sent = group.send_many(payloads, mode="acknowledged", timeout=self.timeout_s)
         # A member that was expelled rejoins under another address; which one sent this is unknown.
         origin = str(me) if group.me == me else ""
         return AckedBatch(first, last, origin, sent.first, sent.last), sent
-
-    def _random_body(self) -> bytes:
-        if self.rng.random() < LARGE_SHARE:
-            return self.rng.randbytes(self.rng.randint(2_000, 20_000))
-        return self.rng.randbytes(self.rng.randint(0, 2 * self.task.size_bytes))
 
     def _confirm(self, sent: tuple[AckedBatch, Receipt], timeout_s: float | None) -> None:
         batch, receipt = sent

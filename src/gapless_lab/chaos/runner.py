@@ -1,4 +1,4 @@
-"""Seeds one after the other, on one cluster: what ``gapless chaos`` does."""
+"""The runner of ``gapless chaos``: seeds in turn, on a single Spark cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gapless.output.private_files import make_private_folder
 from gapless_lab.chaos.back_pressure import BackPressureTestbed
 from gapless_lab.chaos.plan import COLLECTOR, VICTIMS, ChaosPlan
 from gapless_lab.chaos.spark_side import SparkSide
@@ -22,13 +23,10 @@ from gapless_lab.process import LabError
 from pyspark_gapless.runtime import class_archive, java
 from pyspark_gapless.runtime.spark_install import find_installation
 
-SeedProgress = Callable[[int, str], None]
-"""Receives a seed and its phase."""
-
 
 @dataclass(frozen=True)
 class ChaosResult:
-    """The result of one seed; ``folder`` holds its files, if they were kept."""
+    """The result of a seed; ``folder`` has the kept files, None after a removal."""
 
     plan: ChaosPlan
     verdict: ExactnessVerdict
@@ -40,31 +38,27 @@ class ChaosResult:
     pressure: Mapping[str, Any] | None = None
 
     @property
-    def seed(self) -> int:
-        """The seed."""
-        return self.plan.seed
-
-    @property
     def is_sound(self) -> bool:
         """Whether the table is exact."""
         return self.verdict.is_sound
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for a program."""
-        kept = None if self.folder is None else str(self.folder)
-        figures = {**self.verdict.as_dict(), "sound": self.is_sound, "folder": kept}
-        about = {
-            "seed": self.seed,
+        return {
+            "seed": self.plan.seed,
             "kills": dict(self.kills),
             "lives": self.incarnations,
             "query_restarts": self.restarts,
+            **asdict(self.verdict),
+            "sound": self.is_sound,
+            "folder": None if self.folder is None else str(self.folder),
+            **({} if self.pressure is None else {"back_pressure": dict(self.pressure)}),
+            "seconds": dict(self.seconds),
         }
-        more = {} if self.pressure is None else {"back_pressure": dict(self.pressure)}
-        return {**about, **figures, **more, "seconds": dict(self.seconds)}
 
 
 def prepare_class_archive() -> None:
-    """Build a class archive, if Java can: it cuts the start of a JVM by two fifths."""
+    """Build a class archive, if Java can, to cut the start of a JVM by two fifths."""
     with suppress(class_archive.ArchiveError):
         class_archive.build_archive(java.find_java(), find_installation().home)
 
@@ -74,19 +68,21 @@ def chaos(
     *,
     folder: Path | None = None,
     keep: bool = False,
-    back_pressure: bool = False,
-    on_progress: SeedProgress = lambda _seed, _what: None,
+    on_progress: Callable[[int, str], None] = lambda _seed, _what: None,
 ) -> Iterator[ChaosResult]:
-    """Run plans one after the other; keep the folders of those that fail, or all if ``keep``."""
-    kind = BackPressureTestbed if back_pressure else ChaosTestbed
+    """Run plans in turn; keep the folders of failed plans, or all folders with ``keep``.
+
+    ``on_progress`` receives each seed and its phase.
+    """
     base = Path(tempfile.mkdtemp(prefix="gapless-chaos-")) if folder is None else folder
-    base.mkdir(parents=True, exist_ok=True)
+    make_private_folder(base)
     prepare_class_archive()
     left = False
     try:
         with SparkSide(base / "spark") as spark:
             for plan in plans:
-                seed_folder = fresh_folder(base, f"seed{plan.seed}")
+                seed_folder = Path(tempfile.mkdtemp(prefix=f"seed{plan.seed}-", dir=base))
+                kind = BackPressureTestbed if plan.back_pressure else ChaosTestbed
                 testbed = kind(plan, seed_folder, spark, partial(on_progress, plan.seed))
                 result = run_one(testbed, keep=keep)
                 left |= result.folder is not None
@@ -98,17 +94,8 @@ def chaos(
                 base.rmdir()
 
 
-def fresh_folder(base: Path, name: str) -> Path:
-    """Return a new folder in ``base``; a seed may be run again."""
-    for again in range(1000):
-        path = base / (f"{name}-{again}" if again else name)
-        if not path.exists():
-            return path
-    raise LabError(f"{base} is full of {name}: remove what is not needed any more")
-
-
 def run_one(testbed: ChaosTestbed, *, keep: bool = False) -> ChaosResult:
-    """Run one seed; an error is a finding, and kills the driver, whose state is unknown."""
+    """Run a seed; an error is a finding, and kills the driver, left in an unknown state."""
     began_s = time.monotonic()
     try:
         verdict = testbed.run()

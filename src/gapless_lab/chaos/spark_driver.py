@@ -1,19 +1,19 @@
 """A Spark driver, as a process: ``python -m gapless_lab.chaos.spark_driver TASK``.
 
 Commands: ``run`` reads a spool into a table of Parquet files, in small micro-batches; ``drain``
-reads to the end of the spool and stops; ``halt`` stops. It sends the events ``ready``, ``batch``
-for each micro-batch, and ``failed`` for a query that ended by itself; such a query is started
-again, as an operator would.
+reads to the end of the spool and stops; ``halt`` stops. Events: ``ready``, ``batch`` for each
+micro-batch, and ``failed`` for a failed query. The driver restarts a failed query, as an operator
+would.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gapless_lab.process import emit, read_task, serve_commands
-from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
+from gapless_lab.process import emit, read_task, serve_in_background
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS, LOCAL_DISK_SETTINGS
 from pyspark_gapless.session import session
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ SPARK_SETTINGS = {
     "spark.driver.extraJavaOptions": FAST_START_JVM_OPTIONS,
     "spark.executor.extraJavaOptions": FAST_START_JVM_OPTIONS,
     "spark.task.maxFailures": "8",
-    # All is on one machine: plain local files, as the session sets them for a local master.
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
-    ".checkpointing.FileSystemBasedCheckpointFileManager",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    **LOCAL_DISK_SETTINGS,  # the whole cluster is on this machine
 }
 POLL_INTERVAL_S = 0.05
 """How long between two looks at the query."""
@@ -39,46 +36,38 @@ POLL_INTERVAL_S = 0.05
 
 @dataclass(frozen=True)
 class DriverTask:
-    """The task of a driver: the master of its session."""
+    """The task of a driver: the master to connect to."""
 
     master: str
 
 
-@dataclass(frozen=True)
-class TableTask:
-    """A table to fill from a spool."""
-
-    spool: str
-    table: str
-    checkpoint: str
-    rows: int | None = None
-
-
 class ChaosDriver:
-    """A session and its one query."""
+    """A session with a single query."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.work: TableTask | None = None
         self.query: StreamingQuery | None = None
+        self._source: dict[str, str] = {}
+        self._sink: dict[str, str] = {}
         self._last_batch = -1
         self._draining = False
         self._lock = threading.Lock()
 
     def serve(self) -> None:
         """Serve commands and watch the query, until the supervisor ends."""
-        commands = threading.Thread(target=serve_commands, args=(self,), daemon=True)
-        commands.start()
-        while commands.is_alive():
+        ended = threading.Event()
+        serve_in_background(self, ended)
+        while not ended.wait(POLL_INTERVAL_S):
             with self._lock:
                 if self.query is not None:
                     self._check_query(self.query)
-            commands.join(POLL_INTERVAL_S)
 
-    def run(self, **work: Any) -> None:
-        """Start to fill a table."""
+    def run(self, spool: str, table: str, checkpoint: str, rows: int | None) -> None:
+        """Start to fill a table from a spool, up to ``rows`` rows in a micro-batch."""
         with self._lock:
-            self.work = TableTask(**work)
+            self._source = {"spool": spool, "reader": "chaos", "columns": "origin,seqno,payload"}
+            self._source |= {} if rows is None else {"maxRowsPerTrigger": str(rows)}
+            self._sink = {"path": table, "checkpointLocation": checkpoint}
             self._start()
 
     def halt(self) -> None:
@@ -95,19 +84,11 @@ class ChaosDriver:
             self._start()
 
     def _start(self) -> None:
-        work = self.work
-        assert work is not None
-        reader = self.spark.readStream.format("gapless").options(
-            spool=work.spool, reader="chaos", minPartitions=2, columns="origin,seqno,payload"
-        )
-        if work.rows is not None:
-            reader = reader.option("maxRowsPerTrigger", work.rows)
-        writer = reader.load().writeStream.format("parquet")
-        writer = writer.options(path=work.table, checkpointLocation=work.checkpoint)
-        if self._draining:
-            self.query = writer.trigger(availableNow=True).start()
-        else:
-            self.query = writer.trigger(processingTime="100 milliseconds").start()
+        reader = self.spark.readStream.format("gapless").option("minPartitions", 2)
+        rows = reader.options(**self._source).load()
+        writer = rows.writeStream.format("parquet").options(**self._sink)
+        pace = {"availableNow": True} if self._draining else {"processingTime": "100 milliseconds"}
+        self.query = writer.trigger(**pace).start()
 
     def _stop(self) -> None:
         if self.query is not None:

@@ -1,22 +1,14 @@
-"""The Spark side: one cluster and its driver, which serve one seed after the other.
+"""The Spark side of chaos runs: a cluster and a driver, shared by all seeds.
 
-Only a driver that was killed is restarted: a start takes longer than everything else.
+Only a killed driver is restarted: the start of a driver takes longer than the rest of a run.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from gapless_lab.chaos.spark_driver import DriverTask
-from gapless_lab.process import (
-    LabError,
-    LabProcess,
-    Message,
-    command_line,
-    descendants,
-    worker_command,
-)
+from gapless_lab.process import LabError, LabProcess, Message, descendants, worker_command
 from gapless_lab.spark_cluster import SparkCluster
 
 SLOW_WORKER_ERROR = "Python worker failed to connect back"
@@ -26,20 +18,15 @@ MAX_CONSECUTIVE_FAILURES = 5
 
 
 class DriverProcess(LabProcess):
-    """One incarnation of the driver; its figures count from the last ``run``."""
+    """An incarnation of the driver; the figures count from the last ``run``."""
 
-    def __init__(self, name: str, command: list[str], folder: Path) -> None:
-        self._reset()
-        super().__init__(name, command, folder)
-
-    def _reset(self) -> None:
-        self.batches = 0
-        self.failures: list[str] = []
-        self._consecutive_failures = 0
+    batches = 0
+    failures: tuple[str, ...] = ()
+    _consecutive_failures = 0
 
     @property
     def jvm_pid(self) -> int:
-        """The process id of its JVM."""
+        """The process id of the JVM."""
         return int(self.latest["ready"]["jvm"])
 
     def on_event(self, name: str, fields: Message) -> None:
@@ -48,7 +35,7 @@ class DriverProcess(LabProcess):
             self.batches += 1
             self._consecutive_failures = 0
         elif name == "failed":
-            self.failures.append(fields["error"])
+            self.failures += (fields["error"],)
             self._consecutive_failures += SLOW_WORKER_ERROR not in fields["error"]
 
     def check(self) -> None:
@@ -58,22 +45,18 @@ class DriverProcess(LabProcess):
 
     def run(self, work: dict[str, Any]) -> None:
         """Start to fill a table."""
-        self._reset()
+        self.batches, self.failures, self._consecutive_failures = 0, (), 0
         for event in ("drained", "halted"):
             self.latest.pop(event, None)
         self.notify("run", **work)
 
     def source_pids(self) -> list[int]:
-        """Return the Python process beside the JVM that plans micro-batches."""
-        return [
-            pid
-            for pid in descendants(self.jvm_pid)
-            if "streaming_source_runner" in command_line(pid)
-        ]
+        """Return the pid of the Python process beside the JVM, the planner of micro-batches."""
+        return descendants(self.jvm_pid, "streaming_source_runner")
 
 
 class SparkSide(SparkCluster):
-    """A cluster and its one driver, which serve one seed after the other."""
+    """A cluster and a driver, shared by all seeds."""
 
     @property
     def driver(self) -> DriverProcess:
@@ -82,7 +65,7 @@ class SparkSide(SparkCluster):
         return driver if isinstance(driver, DriverProcess) else self.restart()
 
     def stop(self) -> None:
-        """Kill the driver; the next use starts another one."""
+        """Kill the driver; the next use starts a new driver."""
         if driver := self.processes.pop("driver", None):
             driver.kill()
 

@@ -1,4 +1,4 @@
-"""One seed: the processes, two schedules that kill them under load, the end, and the check.
+"""The run of a seed: start the processes, kill some under load, drain, and check the table.
 
 gather ── kill on both sides ── producers stop ── Spark drains the spool ── check the table
 """
@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from gapless.output.private_files import make_private_folder
 from gapless.spool import SpoolReader
 from gapless.spool.fsck import check
-from gapless_lab.chaos import table
 from gapless_lab.chaos.plan import (
     COLLECTOR,
     DRIVER,
@@ -31,9 +31,10 @@ from gapless_lab.chaos.plan import (
 )
 from gapless_lab.chaos.producer import ChaosTask
 from gapless_lab.chaos.spark_side import SLOW_WORKER_ERROR, SparkSide
-from gapless_lab.exactness import ExactnessVerdict, TableCheck
+from gapless_lab.exactness import ExactnessVerdict, TableCheck, read_rows
 from gapless_lab.nemesis import NemesisOp, run_schedule
 from gapless_lab.process import (
+    TIMEOUT_S,
     LabError,
     LabProcess,
     Testbed,
@@ -47,15 +48,13 @@ from gapless_lab.workload import ledger_path, read_ledger
 
 GROUP = "chaos"
 READER = "chaos"
-TIMEOUT_S = 600.0
-"""How long one condition may take before the run is given up."""
 
 PhaseCallback = Callable[[str], None]
 T = TypeVar("T")
 
 
 class ChaosProcess(LabProcess):
-    """One incarnation of a producer, or of ``gapless collect --json``."""
+    """An incarnation of a producer, or of ``gapless collect --json``."""
 
     @property
     def acked(self) -> int:
@@ -69,7 +68,7 @@ class ChaosProcess(LabProcess):
 
 
 class ChaosTestbed(Testbed[ChaosProcess]):
-    """The processes of one seed, in a folder of its own."""
+    """The processes of a seed, with all files in ``folder``."""
 
     collector_options: ClassVar[Mapping[str, Any]] = {}
     """More options of the collector."""
@@ -100,7 +99,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
             "rows": plan.rows_per_trigger,
         }
         self._aborted = threading.Event()
-        (folder / "meeting").mkdir(parents=True)
+        make_private_folder(folder / "meeting")
 
     @property
     def collector(self) -> ChaosProcess:
@@ -133,8 +132,8 @@ class ChaosTestbed(Testbed[ChaosProcess]):
             "join-timeout": TIMEOUT_S,
             **self.collector_options,
         }
-        command = [sys.executable, "-c", "from gapless.cli import main; main()", "collect", GROUP]
-        command.append("--json")
+        program = "from gapless.cli import main; main()"
+        command = [sys.executable, "-c", program, "collect", GROUP, "--json"]
         for option, value in options.items():
             command += [f"--{option}", str(value)]
         self.start(
@@ -192,12 +191,12 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         self.start_collector()
         for number in self._numbers:
             self.start_producer(number)
-        self.spark.driver.wait_for_event("ready", TIMEOUT_S)
-        wait_until(lambda: self.acked() > 0, "nothing is acknowledged", TIMEOUT_S)
+        self.spark.driver.wait_for_event("ready")
+        wait_until(lambda: self.acked() > 0, "nothing is acknowledged")
         self.spark.driver.run(self._table_task)
 
     def _run_nemeses(self) -> None:
-        """Run both schedules; the first error of one ends both."""
+        """Run both schedules; the first error ends both."""
         with ThreadPoolExecutor(2) as pool:
             schedules = [
                 pool.submit(run_schedule, ops, self._wait_for_turn, self._apply)
@@ -211,7 +210,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
                 raise
 
     def _wait_for_turn(self, op: NemesisOp) -> None:
-        self._wait_until(lambda: self._spark_kills >= op.after, "no kill on the Spark side")
+        self.wait_until(lambda: self._spark_kills >= op.after, "no kill on the Spark side")
 
     def _apply(self, op: NemesisOp) -> None:
         kill = {
@@ -225,12 +224,9 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         self._on_phase(f"killed {op.victim}")
 
     def _wait_for_work(self, op: NemesisOp, holds: Callable[[], Any]) -> None:
-        """Wait until the victim has done its work, then for the drawn delay."""
-        self._wait_until(holds, f"{op.victim} has not done {op.min_work} of its work")
+        """Wait for the drawn work of the victim, then for the drawn delay."""
+        self.wait_until(holds, f"{op.victim} has not done {op.min_work} of its work")
         self._aborted.wait(op.delay_s)
-
-    def _wait_until(self, holds: Callable[[], Any], what: str) -> None:
-        self.wait_until(holds, what, TIMEOUT_S)
 
     def _check_schedules(self) -> None:
         if self._aborted.is_set():
@@ -262,7 +258,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         self.spark.restart().run(self._table_task)
 
     def _kill_part_of_spark(self, op: NemesisOp) -> None:
-        """Kill an executor, its Python worker, or the source beside the driver."""
+        """Kill an executor, a Python worker, or the source beside the driver."""
         driver = self.spark.driver
         batches, failures = driver.batches, len(driver.failures)
         self._wait_for_work(op, lambda: self.spark.driver.batches >= batches + op.min_work)
@@ -271,7 +267,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
             WORKER: self.spark.python_workers,
             SOURCE: driver.source_pids,
         }[op.victim]
-        pids = wait_until(find, f"no {op.victim} runs", TIMEOUT_S)
+        pids = wait_until(find, f"no {op.victim} runs")
         victim = pids[int(op.choice * len(pids))]
         children = descendants(victim) if op.victim == EXECUTOR and op.with_children else []
         signal_all([victim, *children], signal.SIGKILL)
@@ -279,32 +275,32 @@ class ChaosTestbed(Testbed[ChaosProcess]):
             driver.wait_until(
                 lambda: len(driver.failures) > failures,
                 "the query goes on without its source",
-                TIMEOUT_S,
             )
 
     # The end
 
     def _stop_producers(self) -> None:
-        """Stop the producers; each ends when all its messages are acknowledged."""
+        """Stop the producers; each leaves when all sent messages are acknowledged."""
         for producer in self.producers:
-            producer.wait_for_event("joined", TIMEOUT_S)
+            producer.wait_for_event("joined")
             producer.notify("end")
         for producer in self.producers:
-            producer.wait_success(TIMEOUT_S)
+            producer.wait_exit()
+        self.check()
 
     def _drain(self) -> None:
         """Make Spark read to the end of the spool, and stop the collector."""
         driver = self.spark.driver
-        driver.wait_for_event("ready", TIMEOUT_S)
+        driver.wait_for_event("ready")
         driver.notify("drain")
-        self._wait_until(
+        self.wait_until(
             lambda: "drained" in driver.latest or driver.has_exited,
             "the query does not come to its end",
         )
-        driver.wait_for_event("drained", TIMEOUT_S)
+        driver.wait_for_event("drained")
         self.failures += driver.failures
         self.collector.signal(signal.SIGTERM)
-        if code := self.collector.wait_exit(TIMEOUT_S):
+        if code := self.collector.wait_exit():
             self.findings.append(
                 f"the collector has ended with code {code}; {self.collector.output_tail()}"
             )
@@ -319,7 +315,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         ledgers = {
             number: read_ledger(ledger_path(self.ledgers, number)) for number in self._numbers
         }
-        verdict = TableCheck(ledgers).run(table.read_rows(self.folder / "table"))
+        verdict = TableCheck(ledgers).run(read_rows(self.folder / "table"))
         report = check(self.folder / "spool")
         self.findings += [f"spool: {problem}" for problem in report.problems]
         view = SpoolReader(self.folder / "spool")

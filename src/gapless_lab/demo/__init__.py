@@ -1,1 +1,1 @@
-"""The whole pipeline on one machine: ``gapless demo`` and ``make demo``; see docs/demo.md."""
+"""The whole pipeline on one machine: ``gapless demo`` and ``make demo``; see docs/start/demo.md."""

@@ -1,4 +1,4 @@
-"""The plan of the demo, and the folder that it may clear."""
+"""The plan of the demo, and the lock and clearance of the output folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gapless.errors import ConfigError
 from gapless.rng import split
 from gapless_lab.nemesis import KILL, RESTART, NemesisOp
 from gapless_lab.plans import check_range
-from gapless_lab.sensor_pipeline.plan import OutputPlan, locked_file
+from gapless_lab.sensor_pipeline.plan import OutputPlan, locked_file, make_output
 
 PRODUCERS: Final = 3
 MESSAGES: Final = 10_000
@@ -33,15 +33,6 @@ MARKER: Final = "demo.json"
 """The file that marks the folder of a demo, which the next demo may clear."""
 MARKER_FIELDS: Final = ("messages", "loss", "seed", "spark")
 """The fields of the marker; a file with other fields was not written by a demo."""
-SETTINGS: Final = {
-    "found_after": "500ms",
-    "join_interval": "50ms",
-    "heartbeat_interval": "300ms",
-    "suspect_after": "2s",
-    "verify_timeout": "1s",
-    "loopback": False,
-}
-"""Settings that form a group quickly and detect a failure within seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +63,12 @@ class DemoPlan(OutputPlan):
 
     @property
     def victim(self) -> int:
-        """The producer that is killed."""
+        """The number of the killed producer."""
         return 1 + split(self.seed, "who is killed").randrange(PRODUCERS)
 
     @property
     def victim_messages(self) -> int | None:
-        """How many messages the victim sends before its kill; None if it has too few to send."""
+        """How many messages the victim sends before the kill; None if there are too few to send."""
         return int(self.messages * HOLD_AT) or None
 
     @property
@@ -93,9 +84,9 @@ class DemoPlan(OutputPlan):
 
     @contextmanager
     def locked_output(self) -> Iterator[None]:
-        """Make an empty folder, and keep other demos out of it for as long as the block lasts.
+        """Make an empty folder, locked against other demos until the end of the block.
 
-        What a former demo has left is removed, anything else is left alone.
+        The files of a former demo are removed; a folder with other files is refused.
         """
         marker, other = self.output / MARKER, "name another --output"
         refusal = f"{self.output}: another demo runs there; let it end, or {other}"
@@ -107,7 +98,7 @@ class DemoPlan(OutputPlan):
                 raise ConfigError(f"{self.output} is not empty and was not made by a demo; {other}")
             with locked_file(marker, content, refusal):
                 shutil.rmtree(self.output)
-        self.output.mkdir(parents=True, exist_ok=True)
+        make_output(self.output)
         with locked_file(marker, content, refusal):
             yield
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,41 +13,26 @@ from gapless_lab.bench.matrix import percentile
 SUMMARY = (
     *("delivered", "lost", "duplicates", "out_of_order"),
     *("frames_lost", "naks", "repairs", "repaired"),
+    *("rows", "events", "checks", "violations"),
 )
-"""The figures of a trace that a result repeats."""
+"""The figures of the tables and the trace that a result repeats."""
+FAULTS = ("lost", "duplicates", "out_of_order", "violations")
+"""The figures of a result that have to be 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
     """The result of the demo.
 
-    ``sent`` are different messages; ``delivered`` counts them at every member but their sender.
-    ``lost`` are messages that were acknowledged and are not in the table (without Spark: the
-    spool), ``duplicates`` those that are there, or were delivered, more than once, ``out_of_order``
-    deliveries that were not the next of their stream.
+    ``figures`` has members, loss_percent, seed, kills, sent, the latency, and the figures of
+    :data:`SUMMARY`. ``sent`` counts different messages, ``delivered`` counts
+    each at every member but the sender. ``lost`` messages were acknowledged and are not in the
+    table (without Spark: the spool), ``duplicates`` are in the table, or were delivered, more than
+    once, ``out_of_order`` deliveries were not the next of their stream. ``repaired`` counts
+    messages, ``repairs`` frames. ``rows`` counts the bronze table, None without Spark.
     """
 
-    members: int
-    loss_percent: float
-    seed: int
-    kills: int
-    sent: int
-    delivered: int
-    lost: int
-    duplicates: int
-    out_of_order: int
-    frames_lost: int
-    naks: int
-    repairs: int
-    repaired: int
-    """Messages that were in these repairs."""
-    latency_p50_ms: float
-    latency_p99_ms: float
-    rows: int | None
-    """Rows in the bronze table; None without Spark."""
-    events: int
-    checks: int
-    violations: int
+    figures: Mapping[str, Any]
     problems: list[str] = field(default_factory=list)
     """The faults found, in words."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -59,16 +44,15 @@ class DemoResult:
     @property
     def is_sound(self) -> bool:
         """Whether no fault was found."""
-        return not (
-            self.lost or self.duplicates or self.out_of_order or self.violations or self.problems
-        )
+        return not self.problems and not any(self.figures[name] for name in FAULTS)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for a program."""
-        return {**asdict(self), "sound": self.is_sound}
+        found = asdict(self)
+        return {**found.pop("figures"), **found, "sound": self.is_sound}
 
 
-def count_trace(rows: Iterable[TraceRow]) -> dict[str, int]:
+def count_trace(rows: Iterable[TraceRow]) -> dict[str, Any]:
     """Count the events of a trace, as if all rows had one clock."""
     found: Counter[str] = Counter()
     waits_ns: Counter[int] = Counter()

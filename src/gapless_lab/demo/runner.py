@@ -2,9 +2,9 @@
 
 Spark and the processes start together: the collector founds the group, and the producers join and
 send one message each. The tables follow the spool while the producers send the rest. One producer,
-drawn from the seed, is killed and restarted a moment later; it resumes after what the spool has.
-When everything is acknowledged, all members stay idle for a while, and leave. Then the tables take
-the rest, and the traces are checked, measured and drawn.
+drawn from the seed, is killed and restarted a moment later, and resumes after the messages in the
+spool. When all messages are acknowledged, the members stay idle for a while, and leave. Then the
+tables take the rest, and the traces are checked, measured and drawn.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gapless.spool import SpoolReader
 from gapless.trace import CHECKS, check, read
 from gapless.units import NS_PER_MS
-from gapless_lab.demo.plan import GROUP, PRODUCERS, RATE, SETTINGS, DemoPlan
+from gapless_lab.demo.plan import GROUP, PRODUCERS, RATE, DemoPlan
 from gapless_lab.demo.result import SUMMARY, DemoResult, count_trace
 from gapless_lab.exactness import StreamRows, missing_by_incarnation
 from gapless_lab.nemesis import KILL, NemesisOp, run_schedule
-from gapless_lab.sensor_pipeline.report import PipelineReport, build_report
+from gapless_lab.plans import SETTINGS
+from gapless_lab.sensor_pipeline.report import PipelineReport
 from gapless_lab.sensor_pipeline.runner import (
     MAX_ATTEMPTS,
     PipelineProgress,
@@ -44,14 +45,10 @@ EVERY_S: Final = 1.0
 """Time between two batches of each table."""
 TIMEOUT_S: Final = 120.0
 """How long the group and the first rows may take to come."""
-ANSWER_TIMEOUT_S: Final = 60.0
-"""How long a process may take to answer."""
 STALL_TIMEOUT_S: Final = 300.0
 """How long without an acknowledgement counts as a failure."""
 QUIET_S: Final = 2.0
 """How long the group stays idle at the end: only heartbeats may be sent then."""
-
-
 STARTING, SENDING, FILLING, CHECKING, DRAWING = "start", "send", "tables", "verify", "report"
 """The parts of a demo."""
 
@@ -68,7 +65,7 @@ class _DemoRun(TableRun):
     def __init__(self, plan: DemoPlan, on_progress: ProgressCallback) -> None:
         task = plan.member_task(
             group=GROUP,
-            settings=SETTINGS,
+            settings=SETTINGS["demo"],
             seed=plan.seed,
             rate=RATE,
             messages=plan.messages,
@@ -97,7 +94,9 @@ class _DemoRun(TableRun):
                         TIMEOUT_S,
                     )
                     self._send()
-                return self._verify(spark, self._fill(spark))
+                self.begin(FILLING)
+                self.pipeline.catch_up(spark, MAX_ATTEMPTS)
+                return self._verify(spark, self.report(spark))
 
     def progress(self) -> PipelineProgress:
         """Return the progress; without Spark the messages go no further than into the spool."""
@@ -130,10 +129,10 @@ class _DemoRun(TableRun):
         self.testbed.start_load()
         run_schedule(self.plan.nemesis_ops, self._wait_for_turn, self._apply)
         self._wait_until_sent(lambda: self.testbed.is_done)
-        self.testbed.ask("rest", ANSWER_TIMEOUT_S)
+        self.testbed.ask("rest")
         until_s = time.monotonic() + QUIET_S
         self.testbed.wait_until(lambda: time.monotonic() > until_s, "no rest", TIMEOUT_S)
-        self.testbed.end()
+        self.testbed.stop()
 
     def _wait_for_turn(self, op: NemesisOp) -> None:
         victim = self.testbed.processes[op.victim]
@@ -158,12 +157,6 @@ class _DemoRun(TableRun):
         else:
             self.testbed.start_member(self.plan.victim)
 
-    def _fill(self, spark: SparkSession) -> PipelineReport:
-        self.begin(FILLING)
-        self.pipeline.catch_up(spark, MAX_ATTEMPTS)
-        sent, ledgers = self.testbed.sent, self.plan.ledgers
-        return build_report(spark, self.pipeline, sent=sent, since=0, ledgers=ledgers)
-
     # The verdict
 
     def _verify(self, spark: SparkSession, report: PipelineReport) -> DemoResult:
@@ -177,31 +170,29 @@ class _DemoRun(TableRun):
         trace = Trace.read(spark, self.plan.traces)
         verdict = verify(trace, progress=self._note)
         self.begin(DRAWING)
-        found: dict[str, Any] = {**figures(trace, progress=self._note), **verdict.as_dict()}
-        found["title"] = (
-            f"gapless demo: {PRODUCERS} producers, {self.plan.loss * 100:g} % loss, one killed"
-        )
-        found["pipeline"] = report.as_dict()
+        loss = f"{self.plan.loss * 100:g} % loss"
+        found: dict[str, Any] = {
+            **figures(trace, progress=self._note),
+            **verdict.as_dict(),
+            "title": f"gapless demo: {PRODUCERS} producers, {loss}, one killed",
+            "pipeline": report.as_dict(),
+        }
         (self.plan.output / "figures.json").write_text(json.dumps(found), encoding="utf-8")
         page.write_text(render(found), encoding="utf-8")
-        self.begin("")
         problems = list(report.problems)
         problems += [f"the trace of {each['life']} is incomplete" for each in verdict.incomplete]
         checked = found["verdict"]
         summary = found["summary"]
         summary["lost"] += report.lost
         summary["duplicates"] += report.repeated
-        return self._result(
-            summary,
-            ("bronze", report.bronze),
-            problems,
-            rows=report.bronze,
-            events=checked["events"],
-            checks=sum(each["state"] != "not checked" for each in checked["checks"]),
-            violations=checked["violations"],
-            tables=dict(report.tables),
-            report=str(page),
-        )
+        summary |= {
+            "rows": report.bronze,
+            "events": checked["events"],
+            "checks": sum(each["state"] != "not checked" for each in checked["checks"]),
+            "violations": checked["violations"],
+        }
+        stored, tables = ("bronze", report.bronze), dict(report.tables)
+        return self._result(summary, stored, problems, tables=tables, report=str(page))
 
     def _note(self, part: str, *_: object) -> None:
         self.note = part.replace("_", " ")
@@ -212,7 +203,6 @@ class _DemoRun(TableRun):
         rows = sorted(read(self.plan.traces), key=lambda row: row.t_ns)
         violations = check(rows)
         summary = count_trace(rows)
-        self.begin("")
         wrong = [violation.check for violation in violations]
         view = SpoolReader(self.plan.spool_dir)
         view.refresh()
@@ -222,39 +212,32 @@ class _DemoRun(TableRun):
             "lost": sum(missing.values()),
             "duplicates": wrong.count("S2"),
             "out_of_order": wrong.count("S3"),
+            "rows": None,
+            "events": len(rows),
+            "checks": len(CHECKS),
+            "violations": len(violations),
         }
-        return self._result(
-            summary,
-            ("the spool", sum(view.high().values())),
-            [str(violation) for violation in violations[:10]],
-            rows=None,
-            events=len(rows),
-            checks=len(CHECKS),
-            violations=len(violations),
-        )
+        problems = [str(violation) for violation in violations[:10]]
+        return self._result(summary, ("the spool", sum(view.high().values())), problems)
 
     def _result(
-        self,
-        summary: Mapping[str, Any],
-        stored: tuple[str, int],
-        problems: list[str],
-        **found: Any,
+        self, summary: Mapping[str, Any], stored: tuple[str, int], problems: list[str], **more: Any
     ) -> DemoResult:
         """Return the result; ``stored`` says where the messages are in the end, and how many."""
+        self.begin("")
         plan, (where, count) = self.plan, stored
         if count != plan.total_messages:
             problems.append(f"{where} has {count:,} of {plan.total_messages:,} messages")
-        return DemoResult(
-            members=PRODUCERS + 1,
-            loss_percent=round(plan.loss * 100, 3),
-            seed=plan.seed,
-            kills=len(self.testbed.former),
-            sent=plan.total_messages,
+        figures = {
+            "members": PRODUCERS + 1,
+            "loss_percent": round(plan.loss * 100, 3),
+            "seed": plan.seed,
+            "kills": len(self.testbed.former),
+            "sent": plan.total_messages,
+            "latency_p50_ms": round(summary["latency_p50_ns"] / NS_PER_MS, 3),
+            "latency_p99_ms": round(summary["latency_p99_ns"] / NS_PER_MS, 3),
             **{name: summary[name] for name in SUMMARY},
-            latency_p50_ms=round(summary["latency_p50_ns"] / NS_PER_MS, 3),
-            latency_p99_ms=round(summary["latency_p99_ns"] / NS_PER_MS, 3),
-            problems=problems,
-            seconds={name: took_s or 0.0 for name, took_s in self.seconds.items()},
-            trace=str(plan.traces),
-            **found,
-        )
+        }
+        seconds = {name: took_s or 0.0 for name, took_s in self.seconds.items()}
+        trace = str(plan.traces)
+        return DemoResult(figures=figures, problems=problems, seconds=seconds, trace=trace, **more)

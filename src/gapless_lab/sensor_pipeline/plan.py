@@ -1,4 +1,4 @@
-"""The checked options of ``gapless pipeline``, and what its output folder records of them."""
+"""The checked options of ``gapless pipeline``, and the record of options in the output folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gapless.errors import ConfigError
+from gapless.output.private_files import make_private_folder, open_private, unsafe_folder
 from gapless_lab.plans import check_above_zero, check_range, check_share
 from gapless_lab.sensor_pipeline.worker import SensorTask
 from pyspark_gapless.runtime.cache_dir import write_whole
@@ -25,17 +26,13 @@ RATE: Final = 2_000.0
 VERSION: Final = 1
 OWN, GROUP, SPOOL = "producers", "group", "spool"
 """Where messages come from: own producers, an existing group, or an existing spool."""
-
-
 COLLECTOR: Final = "collector"
 """The name of the collector."""
-SETTINGS: Final = {"found_after": "200ms", "join_interval": "50ms", "loopback": False}
-"""Settings that form a group quickly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPlan:
-    """What the plans of the pipeline and the demo share: a folder for everything, and a loss."""
+    """Base of the plans of the pipeline and the demo: an output folder, a loss, a master."""
 
     output: Path
     loss: float = 0.05
@@ -52,7 +49,7 @@ class OutputPlan:
 
     @property
     def discovery_dir(self) -> Path:
-        """The folder in which members find each other."""
+        """The folder for discovery."""
         return self.output / "meeting"
 
     @property
@@ -66,7 +63,7 @@ class OutputPlan:
         return self.output / "logs"
 
     def member_task(self, **fields: Any) -> SensorTask:
-        """Return the task of a member of number 0, with ``fields`` beside those of the plan."""
+        """Return the task of member 0, with ``fields`` and the fields of the plan."""
         return SensorTask(
             number=0,
             collector=COLLECTOR,
@@ -80,10 +77,10 @@ class OutputPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan(OutputPlan):
-    """The options. Without ``spool`` and ``group`` the pipeline runs its own producers and group.
+    """The options. Without ``spool`` and ``group`` the pipeline starts producers and a collector.
 
-    ``messages`` are those of each producer over all runs with the same output; None is without end.
-    Without ``rate`` they are sent as fast as the group takes them.
+    ``messages`` counts the messages of each producer over all runs with the same output; None is
+    without end. Without ``rate`` producers send at full speed.
     """
 
     producers: int = 3
@@ -113,10 +110,8 @@ class PipelinePlan(OutputPlan):
                 "--discover says where the members of a group are; name the group with --group"
             )
         check_range("producers", self.producers, 1, 32)
-        if self.messages is not None and self.messages < 1:
-            raise ConfigError(f"--messages {self.messages}: expected 1 or more, of each producer")
-        if self.rate is not None:
-            check_range("rate", self.rate, 1, 1_000_000, " messages a second, of each producer")
+        check_range("messages", self.messages, 1, unit=", of each producer")
+        check_range("rate", self.rate, 1, 1_000_000, " messages a second, of each producer")
         check_above_zero("seconds", self.seconds)
         if self.master is not None and parse_master(self.master).kind == "connect":
             raise ConfigError(
@@ -127,7 +122,7 @@ class PipelinePlan(OutputPlan):
 
     @property
     def spool_dir(self) -> Path:
-        """The spool that is read."""
+        """The spool to read."""
         return super().spool_dir if self.spool is None else self.spool
 
     @property
@@ -138,7 +133,7 @@ class PipelinePlan(OutputPlan):
 
 @dataclass(frozen=True)
 class PipelineInfo:
-    """What all runs with one output share: ``<output>/pipeline.json``."""
+    """The record shared by all runs with the same output: ``<output>/pipeline.json``."""
 
     version: int
     kind: str
@@ -148,7 +143,7 @@ class PipelineInfo:
 
     @classmethod
     def of(cls, plan: PipelinePlan) -> PipelineInfo:
-        """Return the record of the output, which the plan has to match; begin a new output."""
+        """Return the record of an output, checked against the plan; write that of a new output."""
         path = plan.output / "pipeline.json"
         where = f"pipeline-{secrets.token_hex(4)}" if plan.kind == OWN else plan.group
         if plan.spool is not None:
@@ -184,13 +179,20 @@ def _foreign(entry: Path) -> bool:
     return entry.name != "lock" and not entry.name.startswith(".pipeline.json")
 
 
+def make_output(output: Path) -> None:
+    """Create an output folder for this user alone; refuse a folder that is not safe."""
+    make_private_folder(output)
+    if reason := unsafe_folder(output):
+        raise ConfigError(reason)
+
+
 @contextmanager
 def locked_file(path: Path, content: str, refusal: str) -> Iterator[None]:
-    """Lock a file and replace its content.
+    """Lock a file and replace the content.
 
-    If another process has it, raise ``refusal``, with the content of the file in the place of {}.
+    If another process holds the lock, raise ``refusal``, with {} replaced by the content.
     """
-    with path.open("a+", encoding="utf-8", errors="replace") as file:
+    with open(path, "a+", encoding="utf-8", errors="replace", opener=open_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -205,7 +207,7 @@ def locked_file(path: Path, content: str, refusal: str) -> Iterator[None]:
 @contextmanager
 def locked(output: Path) -> Iterator[None]:
     """Lock the folder against other pipelines."""
-    output.mkdir(parents=True, exist_ok=True)
+    make_output(output)
     holder = f"{output}: another pipeline works here (pid {{}})"
     refusal = f"{holder}; wait for it, or name another folder"
     with locked_file(output / "lock", f"{os.getpid()}", refusal):

@@ -1,7 +1,8 @@
-"""What the sensors send: JSON, drawn from the seed, so that any reading can be computed again.
+"""The readings of the sensors: JSON objects, drawn from the seed and reproducible.
 
-Reading ``n`` of a site is of ``n`` times STEP after the start, however fast it is sent. Most arrive
-in time, some late, a few much too late, and some are broken in one of the ways of BREAKS.
+The timestamp of reading ``n`` of a site is ``n`` times STEP after the start, at any rate of
+sending. Most readings arrive in time, some late, a few much too late, and some are broken in the
+ways of BREAKS.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SIDES: Final = 2**32
 
 
 class Reading(NamedTuple):
-    """One reading as it was measured, and how it was broken on its way: one of BREAKS, or empty."""
+    """A reading as measured; ``broken`` is a key of BREAKS, or empty for an intact payload."""
 
     site: str
     sensor: str
@@ -44,7 +45,7 @@ class Reading(NamedTuple):
     broken: str
 
     def payload(self) -> bytes:
-        """Return it as it is sent."""
+        """Return the payload of the message."""
         value = {name: getattr(self, name) for name in self._fields[:-1]}
         value["at"] = self.at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return BREAKS[self.broken](value) if self.broken else _json(value)

@@ -27,10 +27,10 @@ MEGA = 1e6
 class PipelineReport:
     """The result of a run.
 
-    Figures of tables cover all runs with this output, unless their description says otherwise.
-    ``lost`` are messages that were acknowledged and are not in bronze, ``repeated`` rows that are
-    there more than once. Of the good rows of silver those of windows that are over are in gold, but
-    for those that came ``too_late``; the others are in windows that are ``still_open``.
+    Figures of tables cover all runs with the same output, unless the description says otherwise.
+    ``lost`` counts acknowledged messages without a row in bronze, ``repeated`` surplus rows. Gold
+    has the good rows of silver in closed windows, without the rows that came ``too_late``; the
+    other good rows are in windows ``still_open``.
     """
 
     output: str
@@ -62,12 +62,12 @@ class PipelineReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the tables have exactly what they should."""
+        """Whether the tables have every message exactly once."""
         return not self.problems
 
     @property
     def mb_per_s(self) -> float:
-        """Megabytes of payload a second, of this run."""
+        """Megabytes of payload a second, in the run."""
         return self.new_bytes / MEGA / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,9 +84,10 @@ def build_report(
     ledgers: Path,
     high: Mapping[str, int] | None = None,
 ) -> PipelineReport:
-    """Count the tables and compare; ``since`` is the first batch of bronze of this run.
+    """Count the tables and compare; ``since`` is the first bronze batch of the run.
 
-    The ledgers of producers say what was acknowledged, or the spool does, up to ``high``.
+    The acknowledged messages come from the ledgers of the producers, or from the spool up to
+    ``high``.
     """
     held = rows_by_stream(spark, pipeline)
     if high is not None:
@@ -107,7 +108,8 @@ def build_report(
     silver, good = sum(counts.values()), counts.pop(None, 0)
     if silver != bronze:
         problems.append(f"silver has {silver:,} rows, and bronze {bronze:,}")
-    gold, in_gold = _gold(spark, pipeline)
+    rows_and_readings = ("count(*)", "coalesce(sum(readings), 0)")
+    gold, in_gold = pipeline.gold.read(spark).frame.selectExpr(*rows_and_readings).collect()[0]
     watermark = watermark_of(pipeline.steps[2].checkpoint)
     still_open = _rows_in_open_windows(spark, pipeline, watermark)
     if in_gold + still_open > good:
@@ -135,7 +137,7 @@ def build_report(
 
 
 def rows_by_stream(spark: SparkSession, pipeline: Pipeline) -> dict[str, StreamRows]:
-    """Return what the bronze table has, by stream."""
+    """Return the rows of the bronze table, by stream."""
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = pipeline.bronze.read(spark).frame.groupBy("origin")
@@ -148,9 +150,9 @@ def missing_by_stream(
 ) -> tuple[int, dict[str, int]]:
     """Return how many messages the spool has had, and how many of each stream are missing.
 
-    ``high`` is where its streams ended before the last batch. A message in fragments has several
-    seqnos and one row, so only the ends of streams are compared. The spool itself knows which
-    messages a limit has dropped.
+    ``high`` has the last seqno of each stream before the last batch. A message in fragments has
+    several seqnos and a single row, so only the ends of streams are compared. The spool records the
+    messages dropped by a limit.
     """
     view = SpoolReader(path)
     view.refresh()
@@ -167,18 +169,10 @@ def missing_by_stream(
     return sum(each.rows for each in held.values()) + sum(lost.values()), lost
 
 
-def _gold(spark: SparkSession, pipeline: Pipeline) -> tuple[int, int]:
-    """Return how many rows gold has, and how many readings they stand for."""
-    gold = pipeline.gold.read(spark).frame
-    row = gold.selectExpr("count(*)", "coalesce(sum(readings), 0)").head()
-    assert row is not None
-    return row[0], row[1]
-
-
 def _rows_in_open_windows(
     spark: SparkSession, pipeline: Pipeline, watermark: datetime | None
 ) -> int:
-    """Return how many good readings are in windows whose end the watermark has not passed."""
+    """Return how many good readings are in windows that end after the watermark."""
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = pipeline.silver.read(spark).frame.where("problem is null")
@@ -195,7 +189,7 @@ def watermark_of(checkpoint: Path) -> datetime | None:
 
 
 def committed_offsets(checkpoint: Path) -> Mapping[str, int]:
-    """Return the seqnos of a spool up to which a query has committed its batches."""
+    """Return the last committed seqno of each stream of a spool."""
     with suppress(OSError, ValueError, IndexError, GaplessError):
         return digest_of(json.loads(last_offsets(checkpoint, "commits")[2]))
     return {}
@@ -210,7 +204,7 @@ def last_offsets(checkpoint: Path, log: str) -> list[str]:
 
 
 def _throughput(pipeline: Pipeline, since: int) -> dict[str, Any]:
-    """Return the rows that this run has added, and their latency."""
+    """Return the number, the size and the latency of the rows added by the run."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -235,14 +229,10 @@ def _throughput(pipeline: Pipeline, since: int) -> dict[str, Any]:
     all_waits = np.concatenate(waits)
     # Of several batches the first one is a warm-up: the others give the speed.
     begin_s = min(firsts_s[1:] or firsts_s)
-    p50, p99, most = np.quantile(all_waits, [0.5, 0.99, 1.0])
+    marks = zip(("p50", "p99", "max"), np.quantile(all_waits, [0.5, 0.99, 1.0]), strict=True)
     return {
         "new_rows": len(all_waits),
         "new_bytes": new_bytes,
         "seconds": round(max(0.0, last_s - begin_s), 3),
-        "latency_s": {
-            "p50": round(float(p50), 3),
-            "p99": round(float(p99), 3),
-            "max": round(float(most), 3),
-        },
+        "latency_s": {name: round(float(wait_s), 3) for name, wait_s in marks},
     }

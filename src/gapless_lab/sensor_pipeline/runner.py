@@ -1,10 +1,9 @@
-"""One run of the pipeline: producers, collector, Spark and tables, from their start to the report.
+"""A run of the pipeline: producers, collector, Spark and tables, from the start to the report.
 
-On the start: wait for the JVM of a killed run, which may still use the checkpoints of this folder.
-While it runs: all steps follow the spool. When the producers are done, the time is over or the end
-is requested: stop the producers, then let each step read to the end of its source, one after the
-other, so that every table has everything. At the end: count the tables, and compare them with the
-acknowledged messages.
+On start: wait for the JVM of a killed run, which may still use the checkpoints of the folder. While
+the load runs: all steps follow the spool. When the producers are done, the time is over or the end
+is requested: stop the members, then run each step to the end of the source in turn, so that every
+table is complete. At the end: count the tables, and compare with the acknowledged messages.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gapless.config import Config
 from gapless.errors import ConfigError, GaplessError, TimedOutError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
+from gapless_lab.plans import SETTINGS
 from gapless_lab.sensor_pipeline.plan import (
-    COLLECTOR,
+    GROUP,
     OWN,
-    SETTINGS,
     SPOOL,
     OutputPlan,
     PipelineInfo,
@@ -36,7 +34,6 @@ from gapless_lab.sensor_pipeline.plan import (
 from gapless_lab.sensor_pipeline.report import PipelineReport, build_report, committed_offsets
 from gapless_lab.sensor_pipeline.testbed import SensorTestbed
 from gapless_lab.sensor_pipeline.worker import SensorTask
-from gapless_lab.workload import lossy_transport
 from pyspark_gapless.quiet_session import quiet_session
 from pyspark_gapless.runtime import java
 from pyspark_gapless.runtime.spark_install import find_installation
@@ -57,7 +54,7 @@ FIRST_S: Final = 90.0
 
 
 class PipelineError(GaplessError):
-    """A step of the pipeline has failed; the message says which one and why."""
+    """A step of the pipeline has failed; the message names the step and the cause."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +88,16 @@ def run(
     on_progress: ProgressCallback = lambda _: None,
     stop: threading.Event | None = None,
 ) -> PipelineReport:
-    """Run the pipeline until it is done or ``stop`` is set; return the report."""
+    """Run the pipeline to the end, or until ``stop`` is set; return the report."""
     find_installation()
     java.find_java()
     plan = replace(plan, output=plan.output.absolute(), spool=plan.spool and plan.spool.absolute())
     with locked(plan.output):
-        about = PipelineInfo.of(plan)
-        return _PipelineRun(plan, about, on_progress, stop or threading.Event()).run()
+        return _PipelineRun(plan, on_progress, stop or threading.Event()).run()
 
 
 class TableRun:
-    """What the runs of the pipeline and of the demo share: members, tables, phases, progress."""
+    """Base of the runs of the pipeline and of the demo: members, tables, phases, progress."""
 
     def __init__(
         self,
@@ -124,7 +120,7 @@ class TableRun:
         self._spool_reader: SpoolReader | None = None
 
     def begin(self, phase: str) -> None:
-        """Begin a phase, which ends the one before."""
+        """Begin a phase, and end the previous phase."""
         self.seconds = self._steps()
         self._current, self.note = (phase, time.monotonic()), ""
 
@@ -154,6 +150,15 @@ class TableRun:
             note=self.note,
         )
 
+    def report(
+        self, spark: SparkSession, since: int = 0, high: Mapping[str, int] | None = None
+    ) -> PipelineReport:
+        """Compare the tables with the acknowledged messages, or with the spool up to ``high``."""
+        sent, ledgers = self.testbed.sent, self.plan.ledgers
+        return build_report(
+            spark, self.pipeline, sent=sent, since=since, ledgers=ledgers, high=high
+        )
+
     @contextmanager
     def reporting(self) -> Iterator[None]:
         """Report the progress from a thread, until the end of the block."""
@@ -174,7 +179,7 @@ class TableRun:
             self.on_progress(self.progress())
 
     def spool_figures(self) -> tuple[int, Mapping[str, int]]:
-        """Return the size of the spool, and where its streams end."""
+        """Return the size of the spool, and the last seqno of each stream."""
         spool = self.plan.spool_dir
         try:
             if self._spool_reader is None:
@@ -190,21 +195,17 @@ class _PipelineRun(TableRun):
     plan: PipelinePlan
 
     def __init__(
-        self,
-        plan: PipelinePlan,
-        about: PipelineInfo,
-        on_progress: ProgressCallback,
-        stop: threading.Event,
+        self, plan: PipelinePlan, on_progress: ProgressCallback, stop: threading.Event
     ) -> None:
+        self.about = PipelineInfo.of(plan)
         task = plan.member_task(
-            group=about.where,
-            settings=SETTINGS,
-            seed=about.seed,
+            group=self.about.where,
+            settings=SETTINGS["pipeline"],
+            seed=self.about.seed,
             rate=plan.rate,
             messages=plan.messages,
         )
         super().__init__(plan, task, on_progress)
-        self.about = about
         self.stop = stop
         self.collector: Collector | None = None
         self._high: Mapping[str, int] = {}
@@ -223,26 +224,21 @@ class _PipelineRun(TableRun):
             self.pipeline.prepare()
             self.rows_before = self.pipeline.bronze.rows
             since = max(self.pipeline.bronze.published(), default=-1) + 1
-            if self.about.kind != SPOOL:
-                self.collector = stack.enter_context(self._make_collector())
+            if self.about.kind == GROUP:
+                group, discover = self.about.where, self.plan.discover
+                collector = Collector(self.plan.spool_dir, group, discover=discover)
+                self.collector = stack.enter_context(collector)
             stack.enter_context(self.testbed)
             if self.about.kind == OWN:
-                for number in range(1, self.plan.producers + 1):
+                for number in range(self.plan.producers + 1):  # 0 is the collector
                     self.testbed.start_member(number)
             with explained():
                 self._work(spark)
                 self.begin("checking")
-                return build_report(
-                    spark,
-                    self.pipeline,
-                    ledgers=self.plan.ledgers,
-                    high=None if self.about.kind == OWN else self._high,
-                    sent=self.testbed.sent,
-                    since=since,
-                )
+                return self.report(spark, since, None if self.about.kind == OWN else self._high)
 
     def _check_checkpoint(self) -> None:
-        """Refuse a table without its checkpoint: Spark would skip batches the table has."""
+        """Refuse a table without a checkpoint: Spark would skip batches the table has."""
         for step in self.pipeline.steps:
             if any(step.table.published()) and not (step.checkpoint / "offsets").is_dir():
                 raise ConfigError(
@@ -266,7 +262,7 @@ class _PipelineRun(TableRun):
         self.pipeline.catch_up(spark, MAX_ATTEMPTS)
 
     def _run_load(self, on_poll: Callable[[], None]) -> None:
-        """Poll until everything is sent, the time is over, or the end is requested."""
+        """Poll until all is sent, the time is over, or the end is requested."""
         until_s = inf if self.plan.seconds is None else time.monotonic() + self.plan.seconds
         while time.monotonic() < until_s and not self.stop.wait(POLL_INTERVAL_S):
             self._check()
@@ -290,24 +286,14 @@ class _PipelineRun(TableRun):
             self.collector.check()
         self.testbed.check()
 
-    def _make_collector(self) -> Collector:
-        plan, about = self.plan, self.about
-        options: dict[str, Any] = {"discover": plan.discover}
-        if about.kind == OWN:
-            transport = lossy_transport(
-                about.where, plan.discovery_dir, plan.loss, about.seed, COLLECTOR
-            )
-            options = {"transport": transport, "config": Config.make(**SETTINGS)}
-        return Collector(plan.spool_dir, about.where, **options)
-
 
 @contextmanager
 def following(
     pipeline: Pipeline, spark: SparkSession, every_s: float
 ) -> Iterator[Callable[[], None]]:
-    """Make the tables follow the spool; yield a function that restarts failed queries.
+    """Make the tables follow the spool; yield a function to restart failed queries.
 
-    It raises the error of a query that fails too often.
+    The function raises the error of a query with too many failures.
     """
     queries = [(step.start(spark, every_s=every_s), step) for step in pipeline.steps]
     limits = [RetryLimit(step, MAX_ATTEMPTS) for step in pipeline.steps]
@@ -327,7 +313,7 @@ def following(
 
 @contextmanager
 def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Make the JVM hold a lock: it may outlive this program, and checkpoints have one user."""
+    """Lock the checkpoints in the JVM: a JVM may outlive the program and still use checkpoints."""
     jvm: Any = spark.sparkContext._jvm
     file = jvm.java.io.RandomAccessFile(str(path), "rw")
     until_s = time.monotonic() + DRIVER_S
@@ -346,7 +332,7 @@ def _driver_lock(spark: SparkSession, path: Path) -> Iterator[None]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn an error of Spark into one line."""
+    """Turn an error of Spark into a PipelineError of a single line."""
     from pyspark.errors import PySparkException
 
     try:

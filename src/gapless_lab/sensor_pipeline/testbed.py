@@ -1,23 +1,24 @@
 """The members of a pipeline, each a process; no producer runs far ahead of the others.
 
-Each producer sends one reading when it has joined. From ``start_load`` on, producers may send up to
-MAX_LEAD readings more than the slowest of them has acknowledged: the readings of a slow producer
-would be too late for the watermark otherwise. A producer that is down holds the others back too.
+Each producer sends one reading after joining. From ``start_load`` on, producers may send up to
+MAX_LEAD readings more than the slowest producer has acknowledged: otherwise the readings of a slow
+producer would be too late for the watermark. A stopped producer holds the others back too.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from gapless.logger import logger_of
+from gapless.output.private_files import make_inner_folder
 from gapless_lab.process import LabError, LabProcess, Message, Testbed, worker_command
 from gapless_lab.sensor_pipeline.worker import SensorTask
 
-log = logging.getLogger("gapless.pipeline")
+log = logger_of("pipeline")
 
 MAX_LEAD: Final = 1000
 """Maximum number of readings one producer may be ahead of another."""
@@ -28,7 +29,7 @@ EXIT_TIMEOUT_S: Final = 30.0
 
 
 class MemberProcess(LabProcess):
-    """One member, and its progress."""
+    """A member process, with the progress of the member."""
 
     def __init__(self, task: SensorTask, logs: Path, before: MemberProcess | None) -> None:
         self.task = task
@@ -44,12 +45,12 @@ class MemberProcess(LabProcess):
 
     @property
     def newly_acknowledged(self) -> int:
-        """How many readings were acknowledged in this run."""
+        """How many readings were acknowledged in the run."""
         first = self.first_acknowledged
         return 0 if first is None else self.acknowledged - first
 
     def on_event(self, name: str, fields: Message) -> None:
-        """Keep how far it is; log its warnings."""
+        """Record the progress; log warnings."""
         if name == "warning":
             log.warning("%s: %s", self.name, fields["text"])
             return
@@ -60,13 +61,13 @@ class MemberProcess(LabProcess):
 
 
 def send_limit(acknowledged: Iterable[int], messages: int | None) -> int | None:
-    """Return up to which reading producers may send; None if all have sent everything."""
+    """Return the last reading that producers may send; None if all producers are done."""
     behind = [count for count in acknowledged if messages is None or count < messages]
     return min(behind) + MAX_LEAD if behind else None
 
 
 class SensorTestbed(Testbed[MemberProcess]):
-    """The members of a pipeline: ``task`` is that of all, but for the number of each."""
+    """The members of a pipeline; all have the same ``task``, with different numbers."""
 
     def __init__(self, task: SensorTask, logs: Path) -> None:
         super().__init__(logs)
@@ -85,12 +86,12 @@ class SensorTestbed(Testbed[MemberProcess]):
 
     @property
     def acknowledged(self) -> int:
-        """How many readings are acknowledged, over all runs with these ledgers."""
+        """How many readings are acknowledged, over all runs with the same ledgers."""
         return sum(process.acknowledged for process in self.producers)
 
     @property
     def newly_acknowledged(self) -> int:
-        """How many readings were acknowledged in this run."""
+        """How many readings were acknowledged in the run."""
         return sum(process.newly_acknowledged for process in self.producers)
 
     @property
@@ -103,19 +104,19 @@ class SensorTestbed(Testbed[MemberProcess]):
 
     @property
     def sent(self) -> int:
-        """How many readings were sent by all incarnations of this run."""
+        """How many readings were sent by all incarnations of the run."""
         return sum(process.sent for process in (*self.producers, *self.former))
 
     @property
     def is_done(self) -> bool:
-        """Whether each producer has everything acknowledged."""
+        """Whether all readings of all producers are acknowledged."""
         return self.left == 0
 
     def start_member(self, number: int, messages: int | None = None) -> MemberProcess:
         """Start the next incarnation of a producer, or of the collector (0)."""
         task = replace(self._task, number=number, messages=messages or self._task.messages)
         before = self.processes.get(task.member_name)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_inner_folder(self.folder)
 
         def make(incarnation: int) -> MemberProcess:
             return MemberProcess(replace(task, incarnation=incarnation), self.folder, before)
@@ -123,7 +124,7 @@ class SensorTestbed(Testbed[MemberProcess]):
         return self.start(task.member_name, make)
 
     def start_load(self) -> None:
-        """Let the producers send everything."""
+        """Start the load of the producers."""
         threading.Thread(target=self._pace, name="pace", daemon=True).start()
 
     def _pace(self) -> None:
@@ -136,17 +137,15 @@ class SensorTestbed(Testbed[MemberProcess]):
                     process.notify("allow", number=limit)
 
     def stop(self) -> None:
-        """Make the producers leave; kill those that do not leave in time."""
-        for process in self.producers:
-            process.notify("end")
-        for process in self.producers:
-            try:
-                process.wait_exit(EXIT_TIMEOUT_S)
-            except LabError:
-                process.kill()
-
-    def end(self) -> None:
-        """Make the members leave one after the other: one that stays releases one that leaves."""
-        for process in sorted(self.processes.values(), key=lambda process: not process.task.number):
-            process.notify("end")
-            process.wait_success(EXIT_TIMEOUT_S)
+        """Make the producers leave, then the collector; kill members after EXIT_TIMEOUT_S."""
+        collector = [each for each in self.processes.values() if not each.task.number]
+        for leaving in (self.producers, collector):
+            for process in leaving:
+                process.notify("end")
+            for process in leaving:
+                try:
+                    process.wait_exit(EXIT_TIMEOUT_S)
+                except LabError as error:
+                    log.warning("%s; killed", error)
+                    process.kill()
+        self.check()

@@ -1,8 +1,8 @@
 """A member of the pipeline, as a process: ``python -m gapless_lab.sensor_pipeline.worker TASK``.
 
-A producer sends readings until each is acknowledged, never above its limit, and sends the event
-``progress``. If it ended, killed or not, it resumes in its next incarnation: readings of the former
-one that the spool has are not sent again. The collector keeps the readings in a spool.
+A producer sends readings up to a limit, waits for acknowledgements, and sends the event
+``progress``. After a kill or an error the next incarnation resumes: readings already in the spool
+are not sent again. The collector keeps the readings in a spool.
 
 Commands: ``allow`` raises the limit of a producer, ``rest`` marks the end of the load in the trace,
 ``end`` makes the member leave.
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ MAX_JOIN_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class SensorTask(ProducerTask):
-    """The task of one member; ``number`` is 0 for the collector.
+    """The task of a member; ``number`` is 0 for the collector.
 
     A producer sends up to reading ``messages``, or without end.
     """
@@ -59,15 +60,14 @@ class SensorTask(ProducerTask):
 
 
 class SensorMember:
-    """What producers and the collector share: a lossy transport, and perhaps a recorder."""
+    """Base of producers and the collector: a lossy transport, and a recorder if traced."""
 
-    def __init__(self, task: SensorTask) -> None:
-        self.task = task
-        self.recorder: Recorder | None = None
-        self._attempts = 0
+    task: SensorTask
+    recorder: Recorder | None = None
+    _attempts = 0
 
     def join_options(self) -> dict[str, Any]:
-        """Return the options of the next attempt to join, each with a transport of its own."""
+        """Return the options of the next attempt to join, with a new transport."""
         task = self.task
         if task.traces:
             self.recorder = Recorder(task.traces, member=task.member_name, seals=False)
@@ -87,34 +87,32 @@ class SensorMember:
         self.recorder.mark_end_of_load()
 
 
-class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
-    """A producer, which resumes where its former incarnation ended."""
+class SensorProducer(SensorMember, ProducerWorker[SensorTask, "Receipt"]):
+    """A producer; each incarnation resumes at the end of the former incarnation."""
 
     max_in_flight = 8
     timeout_s = 60.0
     drain_timeout_s = 10.0
 
-    def __init__(self, task: SensorTask) -> None:
-        SensorMember.__init__(self, task)
-        ProducerWorker.__init__(self, task.ledger)
-        self._sent = 0
-        self._limit = 0
+    _sent = 0
+    _limit = 0
 
     def allow(self, number: int) -> None:
         """Permit readings up to ``number``."""
         self._limit = number
 
     def run(self) -> None:
-        """Send everything, in as many incarnations as it takes, and stay until the end."""
+        """Send all readings, in as many incarnations as needed, and stay until the end."""
         self._resume_after_spool()
         self._limit = self.ledger.contents.next_number  # one reading shows that it is there
         self._report_progress()
         self.serve()
         failures = 0
-        while not self.ended.is_set() and not self._is_done():
+        last = inf if self.task.messages is None else self.task.messages
+        while not self.ended.is_set() and self.ledger.contents.next_number <= last:
             before = self.ledger.contents.next_number
             try:
-                self.run_incarnation(self.task, rejoin=False, **self.join_options())
+                self.run_incarnation(rejoin=False, **self.join_options())
             except GaplessError as error:
                 failures = failures + 1 if self.ledger.contents.next_number == before else 0
                 if failures > MAX_FAILURES:
@@ -125,11 +123,6 @@ class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
         self._report_progress()
         self.ledger.close()
 
-    def _is_done(self) -> bool:
-        return (
-            self.task.messages is not None and self.ledger.contents.next_number > self.task.messages
-        )
-
     def _report_progress(self) -> None:
         emit("progress", sent=self._sent, acknowledged=self.ledger.contents.next_number - 1)
 
@@ -137,7 +130,7 @@ class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
         self.ledger.begin(str(self.member.me), self.ledger.contents.next_number)
 
     def _batches(self) -> Iterator[LoadBatch]:
-        """Return batches up to the limit, and empty ones while nothing is permitted."""
+        """Return batches up to the limit, and empty batches at the limit."""
         number = self.ledger.contents.next_number
         count = batch_size(self.task.rate, MAX_BATCH)
         while self.task.messages is None or number <= self.task.messages:
@@ -159,7 +152,7 @@ class SensorProducer(SensorMember, ProducerWorker["Receipt"]):
         self._report_progress()
 
     def _resume_after_spool(self) -> None:
-        """Wait until the spool gets no more of the ended incarnation, and resume after it."""
+        """Wait until the spool has all readings of the ended incarnation; resume after the last."""
         incarnations = self.ledger.contents.incarnations
         while incarnations and not self.ended.wait(RETRY_INTERVAL_S):
             before = self.ledger.contents.next_number
@@ -174,7 +167,7 @@ class CollectorWorker(SensorMember):
     """The collector."""
 
     def __init__(self, task: SensorTask) -> None:
-        super().__init__(task)
+        self.task = task
         self.ended = threading.Event()
 
     def end(self) -> None:
@@ -194,7 +187,7 @@ class CollectorWorker(SensorMember):
 
     def _join(self) -> Collector:
         """Join the group; if a busy machine takes too long, retry with another transport."""
-        for left in reversed(range(MAX_JOIN_ATTEMPTS)):
+        while True:
             task, options = self.task, self.join_options()
             collector = Collector(task.spool, task.group, name=task.collector, **options)
             try:
@@ -202,11 +195,10 @@ class CollectorWorker(SensorMember):
             except TimedOutError:
                 with suppress(GaplessError):
                     collector.stop()
-                if not left:
+                if self._attempts == MAX_JOIN_ATTEMPTS:
                     raise
             else:
                 return collector
-        raise AssertionError
 
 
 if __name__ == "__main__":

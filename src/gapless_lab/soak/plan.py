@@ -1,8 +1,8 @@
-"""The plan of a soak, the task of each of its processes, and the report."""
+"""The plan of a soak, the task of each process, and the report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from gapless.trace import TraceViolation
 from gapless.transport import TcpMesh, UdpMesh
 from gapless.transport.base import Transport
 from gapless.units import NS_PER_MS
-from gapless_lab.plans import check_above_zero, check_range, check_share
+from gapless_lab.plans import SETTINGS, check_above_zero, check_range, check_share
 from gapless_lab.workload import loopback_transport
 
 TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
@@ -23,22 +23,14 @@ DELAY_NS = 20 * NS_PER_MS
 """How long a reordered datagram, or the copy of a duplicated one, is held back."""
 ALWAYS = 1 << 60
 """Maximum number of reordered datagrams: no limit."""
-DEFAULT_SETTINGS = {
-    "capacity": 512,
-    "max_frame_bytes": 1200,
-    "found_after": "200ms",
-    "join_interval": "50ms",
-    "heartbeat_interval": "200ms",
-    "suspect_after": "1s",
-    "verify_timeout": "300ms",
-    "merge_interval": "300ms",
-}
-"""A window that fills, small frames, and failures detected within a short soak."""
 
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """A group of processes under faults; each member sends ``rate`` messages a second."""
+    """A group of processes under faults; each member sends ``rate`` messages a second.
+
+    With ``every_s``, ``kills`` and ``stops`` repeat in every interval of that length.
+    """
 
     members: int = 4
     seconds: float = 60.0
@@ -50,6 +42,7 @@ class SoakPlan:
     seed: int = 1
     transport: str = "udp"
     rate: int = 100
+    every_s: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,17 +56,29 @@ class SoakPlan:
         for option, count in (("kill", self.kills), ("stop", self.stops)):
             check_range(option, count, 0, self.members - 1, ", fewer than members")
         check_above_zero("seconds", self.seconds)
+        if self.every_s:
+            check_range("every", self.every_s, 5, self.seconds, " s, at most the seconds")
         check_range("rate", self.rate, 1, 10_000, " messages a second of each member")
         self.config()
 
+    @property
+    def interval_s(self) -> float:
+        """How long each round of kills and stops takes."""
+        return self.every_s or self.seconds
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds of kills and stops the load has."""
+        return int(self.seconds // self.interval_s)
+
     def config(self) -> Config:
         """Return the settings of the members."""
-        return Config.make(**{**DEFAULT_SETTINGS, **self.settings})
+        return Config.make(**{**SETTINGS["soak"], **self.settings})
 
 
 @dataclass(frozen=True)
 class SoakTask:
-    """The task of a process: plan, all addresses, its index and incarnation, the trace folder."""
+    """The task of a process: plan, all addresses, own index and incarnation, the trace folder."""
 
     plan: SoakPlan
     addresses: list[str]
@@ -107,30 +112,48 @@ class SoakTask:
 
 
 @dataclass(frozen=True)
+class DetectedKill:
+    """A kill, and how long the other members took to a view without the victim."""
+
+    victim: str
+    seconds: float | None
+    """Until the last running member had the view; None if a member never had it."""
+
+
+@dataclass(frozen=True)
 class SoakReport:
     """The result of a soak; ``memory`` is the resident memory of each process over time."""
 
     rested: bool
     violations: Sequence[TraceViolation]
-    rows: int
-    lives: int
-    sent: int
-    delivered: int
-    views: int
-    expelled: int
-    naks: int
-    repairs: int
+    figures: Mapping[str, int]
+    """How many rows, incarnations, messages and events the trace has, how many kills and stops."""
     struck: dict[str, int]
-    kills: int
-    stops: int
     memory: dict[str, list[float]]
     """Megabytes."""
+    detected: Sequence[DetectedKill] = ()
+    longest_send_s: float = 0.0
+    """The longest time a send waited, at the members of the end."""
+    hangs: int = 0
+    """How many sends took longer than ``HANG_S``."""
+
+    def kill_to_view_s(self) -> dict[str, float | None]:
+        """Return how long the views without killed members took: p50, p99 and the maximum."""
+        found = sorted(kill.seconds for kill in self.detected if kill.seconds is not None)
+        count, last = len(found), len(found) - 1
+        ranks = {"p50": count // 2, "p99": min(last, round(count * 0.99)), "max": last}
+        return {name: found[rank] if found else None for name, rank in ranks.items()}
+
+    @property
+    def unnoticed(self) -> int:
+        """How many kills a running member never noticed."""
+        return sum(kill.seconds is None for kill in self.detected)
 
     @property
     def is_flat(self) -> bool:
-        """Whether no process grew by more than a tenth and 4 MB in the last third of its time.
+        """Whether no process grew by more than a tenth and 4 MB in the last third of the time.
 
-        Only processes that ran for at least half of the soak count.
+        Only processes with a run time of at least half of the soak count.
         """
         most = max(map(len, self.memory.values()), default=0)
         return all(
@@ -141,13 +164,19 @@ class SoakReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the group came to rest, no invariant broke, and memory stayed flat."""
-        return self.rested and not self.violations and self.is_flat
+        """Whether no invariant broke, no member hung, and memory stayed flat."""
+        ended = self.rested and not self.hangs and not self.unnoticed
+        return ended and not self.violations and self.is_flat
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for a program."""
-        found = {
-            **asdict(self),
-            "violations": [violation._asdict() for violation in self.violations],
+        found = asdict(self)
+        return {
+            **found.pop("figures"),
+            **found,
+            "violations": [each._asdict() for each in self.violations],
+            "kill_to_view_s": self.kill_to_view_s(),
+            "unnoticed": self.unnoticed,
+            "memory_flat": self.is_flat,
+            "sound": self.is_sound,
         }
-        return {**found, "memory_flat": self.is_flat, "sound": self.is_sound}

@@ -3,7 +3,7 @@
     gather ── load, kill -9, SIGSTOP … SIGCONT ── halt ── rest ── end ── check
 
 The seed draws the victims, the moments and the lengths of the pauses. The timing of the processes
-is theirs, so two soaks with one seed are alike, not equal.
+is real, so two soaks with the same seed are alike, not equal.
 """
 
 from __future__ import annotations
@@ -13,48 +13,56 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 from gapless.errors import ConfigError
+from gapless.identity import Address
+from gapless.output.private_files import make_private_folder
 from gapless.rng import split
 from gapless.trace import TraceRow, check, read
 from gapless.units import NS_PER_S
 from gapless_lab.nemesis import CONTINUE, KILL, RESTART, STOP, NemesisOp, run_schedule
 from gapless_lab.ports import free_ports
 from gapless_lab.process import LabProcess, Testbed, worker_command
-from gapless_lab.soak.plan import SoakPlan, SoakReport, SoakTask
+from gapless_lab.soak.plan import DetectedKill, SoakPlan, SoakReport, SoakTask
 
 WORKER = "gapless_lab.soak.worker"
 REST_TIMEOUT_S = 60.0
 """How long a group may take to come to rest after the load."""
-ANSWER_TIMEOUT_S = 120.0
-"""How long a process may take to answer a command."""
 POLL_INTERVAL_S = 0.1
 """How long between two checks for rest."""
 MEMORY_SAMPLES = 30
-"""How many times the memory of each process is measured during the load."""
+"""How many times the memory of each process is measured in a round of kills and stops."""
 SIGNALS = {KILL: signal.SIGKILL, STOP: signal.SIGSTOP, CONTINUE: signal.SIGCONT}
 
 
 def draw_nemesis_ops(plan: SoakPlan) -> list[NemesisOp]:
-    """Draw which members are killed and stopped, and when.
+    """Draw the victims and the moments of kills and stops.
 
-    Operations are spread over the first four fifths of the time, so that every victim is back under
-    load. A stopped member stays stopped until the others have expelled it. No member is a victim
-    twice before every member was one.
+    Operations are spread over the first four fifths of a round, so that every victim is back under
+    load. A stopped member stays stopped until expelled by the others. No member is a victim twice
+    in a round before every member was a victim.
     """
     rng = split(plan.seed, "blows")
     config = plan.config()
     expelled_s = (
         config.suspect_after_ns + config.verify_timeout_ns + config.heartbeat_interval_ns
     ) / NS_PER_S
+    starts_s = (number * plan.interval_s for number in range(plan.rounds))
+    return sorted(op for from_s in starts_s for op in _draw_round(plan, rng, from_s, expelled_s))
+
+
+def _draw_round(plan: SoakPlan, rng: Random, from_s: float, expelled_s: float) -> list[NemesisOp]:
+    """Draw the operations of one round, which begins at ``from_s``."""
     ops: list[NemesisOp] = []
     total = plan.kills + plan.stops
     victims = rng.sample(range(plan.members), plan.members) * 2
     for turn, at in enumerate(rng.sample(range(total), total)):
-        start_s = plan.seconds * 0.8 * (turn + rng.uniform(0.2, 0.4)) / total
+        start_s = from_s + plan.interval_s * 0.8 * (turn + rng.uniform(0.2, 0.4)) / total
         if at < plan.kills:
             back_s = start_s + rng.choice((0.05, expelled_s))
             first, second = KILL, RESTART
@@ -63,63 +71,66 @@ def draw_nemesis_ops(plan: SoakPlan) -> list[NemesisOp]:
             first, second = STOP, CONTINUE
         victim = str(victims[at])
         ops += (NemesisOp(start_s, victim, first), NemesisOp(back_s, victim, second))
-    return sorted(ops)
+    return ops
+
+
+class AppliedOp(NamedTuple):
+    """An operation on the member of a node, by the clock of the traces."""
+
+    node: int
+    action: str
+    at_ns: int
 
 
 class SoakNetwork:
-    """Where the processes run: on loopback. A subclass may put each on a host of its own."""
+    """The network of the processes: loopback. A subclass may put each process on another host."""
 
     def addresses(self, count: int) -> list[str]:
         """Return the addresses of the members, as host:port."""
         return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
     def command_prefix(self, task: SoakTask) -> list[str]:  # noqa: ARG002
-        """Return what precedes the command line of a process."""
+        """Return the prefix of the command line of a process."""
         return []
 
     def connect(self, task: SoakTask, process: LabProcess) -> None:
-        """Connect a process that has just started to its network."""
+        """Connect a new process to the network."""
 
 
-class SoakProcess(LabProcess):
-    """One process of a soak, and its memory over time."""
-
-    def __init__(self, task: SoakTask, network: SoakNetwork) -> None:
-        self.task = task
-        self.memory: list[float] = []
-        command = [*network.command_prefix(task), *worker_command(WORKER, task)]
-        super().__init__(f"{task.node}.{task.start}", command, Path(task.folder))
-        network.connect(task, self)
-
-    def sample_memory(self) -> None:
-        """Record the resident memory, in megabytes."""
-        if size_bytes := self.rss_bytes():
-            self.memory.append(round(size_bytes / 1e6, 1))
-
-
-class SoakTestbed(Testbed[SoakProcess]):
-    """The processes of one soak, by index, with their traces in ``folder``."""
+class SoakTestbed(Testbed[LabProcess]):
+    """The processes of a soak, by index, with traces in ``folder``."""
 
     def __init__(self, plan: SoakPlan, folder: Path, network: SoakNetwork) -> None:
+        make_private_folder(folder)
+        if any(folder.iterdir()):
+            reason = "name an empty folder for the traces, or a new one"
+            raise ConfigError(f"{folder} is not empty: {reason}")
         super().__init__(folder)
         self.plan = plan
         self.network = network
         self.addresses = network.addresses(plan.members)
+        self.applied: list[AppliedOp] = []
+        self.memory: dict[str, list[float]] = {}
+        """The resident memory of each process over time, in megabytes."""
         for index in range(plan.members):
-            self._start(index)
+            self._start(str(index))
 
-    def _start(self, index: int) -> SoakProcess:
-        def make(start: int) -> SoakProcess:
-            task = SoakTask(self.plan, self.addresses, index, start, str(self.folder))
-            return SoakProcess(task, self.network)
+    def _start(self, victim: str) -> LabProcess:
+        def make(start: int) -> LabProcess:
+            task = SoakTask(self.plan, self.addresses, int(victim), start, str(self.folder))
+            command = [*self.network.command_prefix(task), *worker_command(WORKER, task)]
+            process = LabProcess(f"{task.node}.{start}", command, self.folder)
+            self.network.connect(task, process)
+            return process
 
-        return self.start(str(index), make)
+        return self.start(victim, make)
 
     def run_load(self, progress: Callable[[float], None]) -> None:
-        """Run the load and the schedule of faults; a delay shifts all that follows."""
-        self.ask("go", ANSWER_TIMEOUT_S)
-        sample_s = self.plan.seconds / MEMORY_SAMPLES
-        samples = [NemesisOp(sample_s * turn) for turn in range(1, MEMORY_SAMPLES + 1)]
+        """Run the load and the schedule of faults; a delay shifts all later operations."""
+        self.ask("go")
+        count = MEMORY_SAMPLES * self.plan.rounds
+        sample_s = self.plan.seconds / count
+        samples = [NemesisOp(sample_s * turn) for turn in range(1, count + 1)]
         began_s = time.monotonic()
 
         def wait(op: NemesisOp) -> None:
@@ -132,8 +143,10 @@ class SoakTestbed(Testbed[SoakProcess]):
             if op.victim:
                 self._apply(op)
                 return
-            for member in self.processes.values():
-                member.sample_memory()
+            for process in self.processes.values():
+                if size_bytes := process.rss_bytes():
+                    size_mb = round(size_bytes / 1e6, 1)
+                    self.memory.setdefault(process.name, []).append(size_mb)
             progress(op.at_s)
 
         schedule = sorted([*draw_nemesis_ops(self.plan), *samples], key=lambda op: op.at_s)
@@ -141,17 +154,18 @@ class SoakTestbed(Testbed[SoakProcess]):
 
     def _apply(self, op: NemesisOp) -> None:
         member = self.processes[op.victim]
-        if op.action != RESTART:
+        if op.action == RESTART:
+            member.kill()
+            self._start(op.victim).notify("go")
+        else:
+            self.applied.append(AppliedOp(int(op.victim) + 1, op.action, time.time_ns()))
             member.signal(SIGNALS[op.action])
-            return
-        member.kill()
-        self._start(member.task.index).notify("go")
 
     def wait_for_rest(self) -> bool:
         """End the load and wait until every message is delivered; return whether all are."""
-        self.ask("halt", ANSWER_TIMEOUT_S)
+        self.ask("halt")
         until_s = time.monotonic() + REST_TIMEOUT_S
-        while not (rested := is_at_rest(self.ask("look", ANSWER_TIMEOUT_S))):
+        while not (rested := is_at_rest(self.ask("look"))):
             if time.monotonic() > until_s:
                 break
             threading.Event().wait(POLL_INTERVAL_S)
@@ -159,7 +173,7 @@ class SoakTestbed(Testbed[SoakProcess]):
 
 
 def is_at_rest(seen: list[dict[str, Any]]) -> bool:
-    """Return whether all share one view, and every message is accepted and delivered."""
+    """Return whether all have the same view, and every message is accepted and delivered."""
     present = sorted(one["me"] for one in seen)
     return all(
         one["idle"]
@@ -172,15 +186,6 @@ def is_at_rest(seen: list[dict[str, Any]]) -> bool:
     )
 
 
-def _check_empty(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise ConfigError(
-            f"{folder} is not empty: name an empty folder for the traces, or a new one"
-        )
-    return folder
-
-
 def soak(
     plan: SoakPlan,
     folder: Path | None = None,
@@ -188,26 +193,70 @@ def soak(
     network: SoakNetwork | None = None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> SoakReport:
-    """Run a soak and check its traces, which stay in ``folder`` if one is given."""
+    """Run a soak and check the traces; keep the traces in ``folder``, if given."""
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as temporary,
-        SoakTestbed(
-            plan, _check_empty(folder or Path(temporary)), network or SoakNetwork()
-        ) as group,
+        SoakTestbed(plan, folder or Path(temporary), network or SoakNetwork()) as group,
     ):
-        group.ask("members", ANSWER_TIMEOUT_S, count=plan.members)
+        group.ask("members", count=plan.members)
         group.run_load(progress)
         rested = group.wait_for_rest()
-        ends = group.ask("end", ANSWER_TIMEOUT_S)
+        ends = group.ask("end")
         struck: Counter[str] = sum((Counter(end["struck"]) for end in ends), Counter())
-        memory = {
-            member.name: member.memory
-            for member in (*group.processes.values(), *group.former)
-            if member.memory
-        }
+        rows = list(read(group.folder))
         return report(
-            plan, list(read(group.folder)), rested=rested, struck=dict(struck), memory=memory
+            plan,
+            rows,
+            rested=rested,
+            struck=dict(struck),
+            memory=group.memory,
+            detected=detect_kills(rows, group.applied),
+            longest_send_s=max(end["longest_send_s"] for end in ends),
+            hangs=sum(end["hangs"] for end in ends),
         )
+
+
+def detect_kills(rows: Iterable[TraceRow], applied: Sequence[AppliedOp]) -> list[DetectedKill]:
+    """Return how long the views without each killed member took, by the traces of the others."""
+    changes = [row for row in rows if row.event in {"BEGIN", "MEMBERS", "EXPELLED"}]
+    return [
+        _detect_kill(changes, op, [other for other in applied if other is not op])
+        for op in applied
+        if op.action == KILL
+    ]
+
+
+def _detect_kill(changes: list[TraceRow], kill: AppliedOp, others: list[AppliedOp]) -> DetectedKill:
+    """Find the first view without the victim at each running member that had it in its view.
+
+    A member that was stopped, killed or expelled before its next view is not waited for.
+    """
+    before = [row for row in changes if row.t_ns <= kill.at_ns]
+    latest = {Address.parse(row.member).node: row.member for row in before if row.event == "BEGIN"}
+    victim = latest.pop(kill.node, "")
+    last_view = {row.member: row.reason.split() for row in before if row.event == "MEMBERS"}
+    after = [row for row in changes if row.t_ns > kill.at_ns]
+    killed_later = {op.node for op in others if op.at_ns > kill.at_ns and op.action == KILL}
+    took_s: list[float] = []
+    for node, member in latest.items():
+        if victim not in last_view.get(member, ()) or _is_down(node, kill.at_ns, others):
+            continue
+        own = (row for row in after if row.member == member)
+        gone = (row for row in own if row.event == "EXPELLED" or victim not in row.reason.split())
+        next_row = next(gone, None)
+        if next_row is not None and next_row.event == "MEMBERS":
+            took_s.append((next_row.t_ns - kill.at_ns) / NS_PER_S)
+        elif next_row is None and node not in killed_later:
+            took_s.append(inf)
+    slowest_s = max(took_s, default=inf)
+    return DetectedKill(victim, None if slowest_s == inf else round(slowest_s, 3))
+
+
+def _is_down(node: int, at_ns: int, applied: list[AppliedOp]) -> bool:
+    """Return whether the member of a node was stopped or killed around ``at_ns``."""
+    slack_ns = NS_PER_S
+    last = [op for op in applied if op.node == node and op.at_ns <= at_ns + slack_ns]
+    return bool(last) and last[-1].action in {KILL, STOP}
 
 
 def _messages(rows: list[TraceRow], event: str) -> int:
@@ -215,29 +264,19 @@ def _messages(rows: list[TraceRow], event: str) -> int:
     return sum(row.seqno_last - row.seqno + 1 for row in rows if row.event == event)
 
 
-def report(
-    plan: SoakPlan,
-    rows: list[TraceRow],
-    *,
-    rested: bool,
-    struck: dict[str, int],
-    memory: dict[str, list[float]],
-) -> SoakReport:
-    """Check a trace and count its events."""
+def report(plan: SoakPlan, rows: list[TraceRow], **found: Any) -> SoakReport:
+    """Check a trace and count the events; ``found`` are the other fields of the report."""
     events = Counter(row.event for row in rows)
-    return SoakReport(
-        rested=rested,
-        violations=check(rows),
-        rows=len(rows),
-        lives=events["BEGIN"],
-        sent=_messages(rows, "SEND"),
-        delivered=_messages(rows, "DELIVER"),
-        views=len({(row.view, row.origin) for row in rows if row.event == "MEMBERS"}),
-        expelled=events["EXPELLED"],
-        naks=events["NAK_OUT"],
-        repairs=events["REPAIR"],
-        struck=struck,
-        kills=plan.kills,
-        stops=plan.stops,
-        memory=memory,
-    )
+    figures = {
+        "rows": len(rows),
+        "lives": events["BEGIN"],
+        "sent": _messages(rows, "SEND"),
+        "delivered": _messages(rows, "DELIVER"),
+        "views": len({(row.view, row.origin) for row in rows if row.event == "MEMBERS"}),
+        "expelled": events["EXPELLED"],
+        "naks": events["NAK_OUT"],
+        "repairs": events["REPAIR"],
+        "kills": plan.kills * plan.rounds,
+        "stops": plan.stops * plan.rounds,
+    }
+    return SoakReport(violations=check(rows), figures=figures, **found)

@@ -1,16 +1,18 @@
-"""One process of a soak: ``python -m gapless_lab.soak.worker TASK``.
+"""A process of a soak: ``python -m gapless_lab.soak.worker TASK``.
 
-Commands: ``members`` waits until so many are in the view, ``go`` starts the load, ``halt`` ends it,
-``look`` answers the state of the member, ``end`` marks the end of the load in the trace. When the
-supervisor closes the standard input, the process exits without leaving the group.
+Commands: ``members`` waits for a number of members in the view, ``go`` starts the load, ``halt``
+ends the load, ``look`` answers with the state of the member, ``end`` marks the end of the load in
+the trace. When the supervisor closes the standard input, the process exits without leaving the
+group.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+import time
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from gapless import blocking
@@ -21,18 +23,20 @@ from gapless.trace import Recorder
 from gapless_lab.process import read_task, serve_commands
 from gapless_lab.producer import LoadBatch, LoadGenerator, batch_size
 from gapless_lab.soak.plan import SoakTask
-from gapless_lab.workload import encode_message
+from gapless_lab.workload import random_message
 
 MAX_BATCH = 256
 """Maximum number of messages of a batch."""
-LARGE_SHARE = 0.005
-"""Share of messages that are sent in fragments."""
+MAX_BYTES = 400
+"""Maximum size of a message that is sent whole."""
 JOIN_TIMEOUT_S = 60.0
 """How long a member waits for the others to join."""
+HANG_S = 10.0
+"""A longer wait of a send is a hang: every killed or stopped member is expelled long before."""
 
 
 class SoakWorker:
-    """A member that sends numbered messages at a bounded rate, and records everything."""
+    """A member under load: numbered messages at a bounded rate, recorded in a trace."""
 
     def __init__(self, task: SoakTask) -> None:
         self.task = task
@@ -41,7 +45,8 @@ class SoakWorker:
         self._rng = split(task.plan.seed, f"load {task.node} start {task.start}")
         self._halted = threading.Event()
         self._load: threading.Thread | None = None
-        self._batch_size = batch_size(task.plan.rate, MAX_BATCH)
+        self._longest_send_s = 0.0
+        self._hangs = 0
         self.group = blocking.join(
             "soak",
             transport=self.transport,
@@ -51,37 +56,28 @@ class SoakWorker:
             trace=self.recorder,
         ).open()
 
-    def _batches(self) -> Iterator[LoadBatch]:
-        number = 1
-        while True:
-            yield LoadBatch(range(number, number + self._batch_size))
-            number += self._batch_size
-
     def _send(self, batch: LoadBatch) -> None:
         for number in batch.numbers:
+            began_s = time.monotonic()
             with suppress(GaplessError):  # an expelled member may refuse a message
-                self.group.send(self._payload(number))
-
-    def _payload(self, number: int) -> bytes:
-        rng = self._rng
-        size_bytes = (
-            rng.randrange(2_000, 20_000) if rng.random() < LARGE_SHARE else rng.randrange(400)
-        )
-        return encode_message(self.task.node, number, rng.randbytes(size_bytes))
+                self.group.send(random_message(self._rng, self.task.node, number, MAX_BYTES))
+            took_s = time.monotonic() - began_s
+            self._longest_send_s = max(self._longest_send_s, took_s)
+            self._hangs += took_s > HANG_S
 
     # Commands
 
     def members(self, count: int) -> None:
-        """Wait until the view has so many members."""
+        """Wait until the view has ``count`` members."""
         self.group.wait_for_members(count, JOIN_TIMEOUT_S)
 
     def go(self) -> None:
         """Start the load."""
-        load = LoadGenerator(
-            self._send, lambda _sent, _timeout_s: None, max_in_flight=1, rate=self.task.plan.rate
-        )
-        work = (self._batches(), self._halted)
-        self._load = threading.Thread(target=load.run, args=work, daemon=True)
+        rate = self.task.plan.rate
+        size = batch_size(rate, MAX_BATCH)
+        batches = (LoadBatch(range(first, first + size)) for first in count(1, size))
+        load = LoadGenerator(self._send, lambda *_: None, max_in_flight=1, rate=rate)
+        self._load = threading.Thread(target=load.run, args=(batches, self._halted), daemon=True)
         self._load.start()
 
     def halt(self) -> None:
@@ -101,18 +97,17 @@ class SoakWorker:
         }
 
     def end(self) -> dict[str, Any]:
-        """Mark the end of the load in the trace; return the faults that were injected."""
+        """Mark the end of the load in the trace; return the injected faults and the waits."""
         self.recorder.mark_end_of_load()
         self.recorder.finish()
         assert isinstance(self.transport, FaultyTransport)
-        return {"struck": self.transport.chain.strike_counts}
-
-
-def main() -> None:
-    """Serve commands until the supervisor ends."""
-    serve_commands(SoakWorker(read_task(SoakTask)))
-    os._exit(0)
+        return {
+            "struck": self.transport.chain.strike_counts,
+            "longest_send_s": round(self._longest_send_s, 3),
+            "hangs": self._hangs,
+        }
 
 
 if __name__ == "__main__":
-    main()
+    serve_commands(SoakWorker(read_task(SoakTask)))
+    os._exit(0)

@@ -1,8 +1,7 @@
 """Figures of a run from its trace: latency, goodput, overhead, windows, repairs, clocks.
 
-Each figure is a function from rows to a small table (a :class:`~pyspark_gapless.tables.Dataset`);
-only tables of a bounded size are brought to the driver. docs/figures.md defines every figure and
-its precision.
+Each figure is a function from rows to a small table (a ``Dataset``); the driver collects only
+tables of bounded size. docs/reference/figures.md defines every figure with its precision.
 """
 
 from __future__ import annotations

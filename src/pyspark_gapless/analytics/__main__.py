@@ -14,7 +14,7 @@ from pyspark_gapless.trace import Trace
 
 
 def main() -> int:
-    """Read the named trace and print its figures."""
+    """Read the named trace and print the figures."""
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_gapless.analytics", description=main.__doc__
     )

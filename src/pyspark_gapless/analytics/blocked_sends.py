@@ -1,4 +1,4 @@
-"""How long sends waited for room, and for whose ack."""
+"""How long sends waited for room, and for the ack of which member."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _BY_OTHERS = ("ack", "stable")
 
 
 class SendWaits(Dataset):
-    """A time span in which at least one send of an incarnation waited, and why it ended.
+    """A time span with at least one waiting send of an incarnation, and the end of the wait.
 
-    ``cause`` is the incarnation that was waited for: the one whose ack or stability message
-    released the next send; 0 for another cause, which ``reason`` names. A span that did not end has
-    no reason.
+    ``cause`` is the awaited incarnation, whose ack or stability message released the next send; 0
+    for another cause, named by ``reason``. A span without an end has no reason.
     """
 
     name = "waits"
@@ -39,7 +38,7 @@ class SendWaits(Dataset):
 
 
 class BlockedTimes(Dataset):
-    """How long sends of an incarnation waited, by cause; ``times``: how often they went on."""
+    """How long sends of an incarnation waited, by cause; ``times`` counts releases."""
 
     name = "blocked"
     columns: ClassVar = {
@@ -53,7 +52,7 @@ class BlockedTimes(Dataset):
 
 
 class LongestWaits(Dataset):
-    """The longest wait of one send of an incarnation."""
+    """The longest wait of a send of an incarnation."""
 
     name = "longest"
     columns: ClassVar = {"seed": "bigint", "member": "bigint", "longest_ns": "bigint"}
@@ -62,8 +61,8 @@ class LongestWaits(Dataset):
 def waits(rows: DataFrame, rare: DataFrame, ends: DataFrame) -> SendWaits:
     """Return the spans of waiting, without overlap: an incarnation waits while any send does.
 
-    ``rare`` has the rows of BLOCK and UNBLOCK, ``ends`` the end of each incarnation, which ends
-    every open wait.
+    ``rare`` has the rows of BLOCK and UNBLOCK, ``ends`` the end of each incarnation; the end of an
+    incarnation ends every open wait.
     """
     columns = (*INCARNATION_KEY, "step", "idx", "event", "at_ns", "reason", "peer")
     turns = rare.where(is_one_of("BLOCK", "UNBLOCK"))

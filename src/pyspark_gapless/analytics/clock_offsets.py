@@ -1,4 +1,4 @@
-"""Clock offsets between the incarnations of a trace, relative to one reference clock."""
+"""Clock offsets between the incarnations of a trace, relative to a reference clock."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 SLOTS = 48
 """Number of time slots of the longest incarnation, to detect drifting clocks."""
 THIRDS = 3
-"""Number of parts of the run, of which the first and the last are compared."""
+"""Number of parts of the run; the first and the last part are compared."""
 
 Pair = tuple[int, int]
 """The sending and the receiving incarnation."""
 
 
 class ClockDelays(Dataset):
-    """The least apparent delay from one incarnation to another, by slot of the target's time.
+    """The least apparent delay from an incarnation to another, by slot of the target's time.
 
     An apparent delay is the time on the target's clock minus the time on the source's clock.
     """
@@ -44,10 +44,10 @@ class ClockDelays(Dataset):
 
 
 class ClockOffset(NamedTuple):
-    """The clock of one incarnation: its offset from the reference, and the uncertainty or None.
+    """The clock of an incarnation: the offset from the reference, and the uncertainty or None.
 
-    ``drift_ns`` is the change of the offset between the first and the last third of the run; 0 if
-    it is within the uncertainty.
+    ``drift_ns`` is the change of the offset between the first and the last third of the run; 0 for
+    a change within the uncertainty.
     """
 
     life: int
@@ -57,9 +57,9 @@ class ClockOffset(NamedTuple):
 
 
 def clocks(trace: Trace) -> list[dict[str, Any]]:
-    """Return a clock for each incarnation with rows: ``life``, ``name``, and its offset.
+    """Return a clock for each incarnation with rows: ``life``, ``name``, and the offset.
 
-    In simulated traces all offsets are 0: there is one clock.
+    In simulated traces all offsets are 0: there is a single clock.
     """
     known = Incarnations(trace)
     return [{**clock._asdict(), "name": known.name(0, clock.life)} for clock in offsets_of(known)]
@@ -150,7 +150,7 @@ def ack_delays(rows: DataFrame, pairs: Sequence[Pair]) -> ClockDelays:
 
 
 def _solve(least_ns: Mapping[Pair, int], members: Mapping[int, str]) -> ClockSolution:
-    """Return the offsets; incarnations on one host share a clock, unless delays contradict."""
+    """Return the offsets; incarnations on the same host share a clock, unless delays contradict."""
     shared = _shared_clocks(members)
     if shared and all(least_ns.get(pair, 0) >= 0 for pair in shared):
         together = solve({**least_ns, **dict.fromkeys(shared, 0)}, members)
@@ -171,7 +171,7 @@ def _shared_clocks(members: Mapping[int, str]) -> list[Pair]:
 def _thirds(
     found: Sequence[Row], members: Mapping[int, str], whole: ClockSolution, slot_ns: int
 ) -> list[tuple[int, OffsetBounds, OffsetBounds, OffsetBounds]]:
-    """Return the bounds of each incarnation over the whole run, its first and its last third."""
+    """Return the bounds of each incarnation over the whole run, the first and the last third."""
     moments = [(row.slot * slot_ns - whole.bounds[row.target].offset_ns, row) for row in found]
     begin_ns = min((at_ns for at_ns, _ in moments), default=0)
     length_ns = max((at_ns for at_ns, _ in moments), default=0) + slot_ns - begin_ns

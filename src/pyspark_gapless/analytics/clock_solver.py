@@ -1,16 +1,16 @@
-"""How far clocks are apart, from the least times that anything took between them.
+"""Offsets between clocks, from the least apparent delays between incarnations.
 
-On reception at B of something that A sent: what B's clock showed then, less what A's clock showed
-at the sending, is the true delay plus the offset of B's clock against A's. A true delay is never
-negative, so the least such difference is an upper bound of that offset, and the least one the other
-way is a lower bound.
+When B receives a datagram from A, the apparent delay is the time on B's clock at reception minus
+the time on A's clock at sending. The apparent delay equals the true delay plus the offset of B's
+clock against A's clock. A true delay is never negative, so the least apparent delay is an upper
+bound of the offset, and the least apparent delay in the other direction gives a lower bound.
 
-All bounds together are a system of differences. The tightest bound that follows from all of them is
-a shortest path (Floyd and Warshall), so lives that never spoke with the reference get theirs by way
-of others, also where a pair spoke in one direction only. The estimate is the middle between both
-bounds, the uncertainty half of what is between them: whatever the delays were, and however unlike
-in the two directions, the true offset is not farther away. The middle of both bounds keeps every
-single bound too, so no delay becomes negative by the correction.
+All bounds together are a system of differences. The tightest bound that follows from the system is
+a shortest path (Floyd and Warshall), so incarnations without direct traffic to the reference get
+bounds by way of others, even with traffic in a single direction only. The estimate is the middle
+between both bounds, the uncertainty half of their distance: whatever the delays were, and however
+different in the two directions, the true offset is not farther away. The estimate also satisfies
+every single bound, so the correction never makes a delay negative.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _REFINEMENTS = 10
 
 
 class OffsetBounds(NamedTuple):
-    """Bounds of a clock's offset from the reference; infinite where nothing is known."""
+    """Bounds of a clock's offset from the reference; infinite for an unknown bound."""
 
     lower_ns: float
     upper_ns: float
 
     @property
     def offset_ns(self) -> int:
-        """The middle; where a bound is missing, the nearest to 0 that the other allows."""
+        """The middle; with a missing bound, the value nearest to 0 within the other bound."""
         if self.is_known:
             return round((self.lower_ns + self.upper_ns) / 2)
         return round(min(max(0.0, self.lower_ns), self.upper_ns))
 
     @property
     def uncertainty_ns(self) -> int | None:
-        """Maximum distance of the true offset; None if it is unbounded."""
+        """Maximum distance of the true offset; None if unbounded."""
         return int(np.ceil((self.upper_ns - self.lower_ns) / 2)) if self.is_known else None
 
     @property
@@ -52,10 +52,10 @@ class OffsetBounds(NamedTuple):
 
 
 class ClockSolution(NamedTuple):
-    """The bounds of every clock against that of ``reference``.
+    """The bounds of every clock against the clock of ``reference``.
 
-    ``slack_ns`` is how much every delay was stretched until all agreed: 0 unless a clock drifted or
-    was set during the run. The bounds include it.
+    ``slack_ns`` is the amount added to every delay until all delays agree: 0 unless a clock drifted
+    or was set during the run. The bounds include the slack.
     """
 
     reference: int
@@ -70,7 +70,7 @@ def solve(
 ) -> ClockSolution:
     """Return the offsets of all clocks, from the least apparent delay of each (source, target).
 
-    Without a ``reference`` it is the clock that the others are known best against.
+    Without a ``reference``, the clock with the best known offsets to the others is the reference.
     """
     names = sorted({*clocks, *(clock for pair in least_ns for clock in pair)})
     if not names:
@@ -102,7 +102,7 @@ def _is_consistent(paths: NDArray[np.float64]) -> bool:
 
 
 def _consistent_paths(direct: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return the shortest paths; contradicting delays get the least slack that makes them agree."""
+    """Return the shortest paths; contradicting delays get the least slack for an agreement."""
     paths = _shortest_paths(direct)
     if _is_consistent(paths):
         return paths, 0.0

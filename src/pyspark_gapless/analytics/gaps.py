@@ -1,4 +1,4 @@
-"""From a gap to its repair: what happened when, and where, to the requested ranges."""
+"""From a gap to its repair: the events of the requested ranges, with time and place."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BLOCK_SEQNOS = 65536
-"""Size of the blocks of seqnos in which rows and gaps are matched; no row covers more."""
+"""Size of the blocks of seqnos for matching rows and gaps; no row covers more seqnos."""
 UNKNOWN_REACH = 65536
-"""How far beyond a gap its first sign is searched if the reach of windows is unknown."""
+"""How far beyond a gap to search for the first sign if the reach of windows is unknown."""
 
 
 class RequestedGaps(Dataset):
-    """A range of a stream that an incarnation requested, once or more.
+    """A range of a stream requested by an incarnation, once or more.
 
-    Overlapping ranges are one.
+    Overlapping ranges are joined.
     """
 
     name = "gaps"
@@ -40,7 +40,7 @@ class RequestedGaps(Dataset):
 
 
 class GapRepairs(Dataset):
-    """The repair of a numbered gap; a time is null where no row shows it."""
+    """The repair of a numbered gap; a time without a row is null."""
 
     name = "repairs"
     columns: ClassVar = {
@@ -72,7 +72,7 @@ def gaps(rare: DataFrame) -> RequestedGaps:
 
 
 def sample_gaps(found: DataFrame, most: int) -> RequestedGaps:
-    """Return a limited number of gaps: half those requested most often, half spread evenly."""
+    """Return a limited number of gaps: half the most often requested, half spread evenly."""
     key = (*STREAM_AT_MEMBER, "first")
     hardest = F.row_number().over(Window.orderBy(F.desc("naks"), "nak_ns", *key))
     in_time = F.row_number().over(Window.orderBy("nak_ns", *key)) - 1
@@ -93,11 +93,11 @@ def sample_gaps(found: DataFrame, most: int) -> RequestedGaps:
 
 
 def repairs(rows: DataFrame, wanted: DataFrame) -> GapRepairs:
-    """Return the repairs of the gaps ``wanted``, in one pass over all rows.
+    """Return the repairs of the gaps ``wanted``, in a single pass over all rows.
 
-    The gaps are few, so they are sent to the rows: a row meets the gaps of its own stream and block
-    of seqnos. Besides the columns of :class:`RequestedGaps` they have a number, ``gap``, and the
-    ``reach`` of the window: nothing is stored or announced farther beyond a gap than that.
+    Spark broadcasts the few gaps to the rows: a row meets the gaps of the same stream and block of
+    seqnos. Besides the columns of ``RequestedGaps`` the gaps have a number, ``gap``, and the
+    ``reach`` of the window: members store and announce no message farther beyond a gap.
     """
     looked = rows.where(is_one_of("NAK_IN", "REPAIR", "STORE", "DELIVER", "TAIL_IN"))
     whose = F.when(is_one_of("NAK_IN", "REPAIR"), F.col("peer")).otherwise(F.col("member"))
@@ -131,7 +131,7 @@ def repairs(rows: DataFrame, wanted: DataFrame) -> GapRepairs:
 
 
 def _by_block(wanted: DataFrame) -> DataFrame:
-    """Return each gap once for each block of seqnos in which a related row may begin."""
+    """Return each gap for every block of seqnos with a possible start of a related row."""
     first, last = F.col("first"), F.col("last") + F.col("reach")
     blocks = F.sequence(F.floor(first / BLOCK_SEQNOS) - 1, F.floor(last / BLOCK_SEQNOS))
     return wanted.withColumn("block", F.explode(blocks))

@@ -1,10 +1,11 @@
-"""Histograms with buckets that grow with the value, and percentiles from them.
+"""Histograms with buckets that grow with the value, and percentiles from the buckets.
 
 A bucket reaches from a little above ``2 ** ((n - 1) / 64)`` to ``2 ** (n / 64)``. A percentile is
-the upper end of its bucket, so it is too high by less than 1.1 %, and never too low. All values up
-to 0 share one bucket.
+the upper end of a bucket, so a percentile is too high by less than 1.1 %, and never too low. All
+values up to 0 share a bucket.
 
-Spark counts; the result is a table of a few buckets for each key, whose ends are computed here.
+Spark counts; the result is a table of a few buckets for each key. This module computes the ends of
+the buckets.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 BUCKETS_PER_OCTAVE = 64
 """Number of buckets between a value and its double."""
 MAX_RELATIVE_ERROR = 2 ** (1 / BUCKETS_PER_OCTAVE) - 1
-"""By this share a percentile may be too high."""
+"""Maximum relative error of a percentile; a percentile is never too low."""
 ZERO_BUCKET = -1
-"""The bucket of what is not above 0."""
+"""The bucket of values up to 0."""
 _ROUNDING = 1e-9
 
 
@@ -35,7 +36,7 @@ def bucket(value: Column) -> Column:
 
 
 class Histogram:
-    """The histogram of one key: buckets in order, the count of each, and the largest value."""
+    """The histogram of a key: buckets in order, the count of each, and the largest value."""
 
     def __init__(self, numbers: NDArray[np.int64], counts: NDArray[np.int64], most: int) -> None:
         order = np.argsort(numbers, kind="stable")
@@ -47,7 +48,7 @@ class Histogram:
         return int(self.counts.sum())
 
     def percentile(self, share: float) -> int:
-        """Return a value that this share does not exceed: a bucket's upper end, or the maximum."""
+        """Return a value not exceeded by the share: a bucket's upper end, or the maximum."""
         below = np.cumsum(self.counts)
         found = int(np.searchsorted(below, np.ceil(below[-1] * share)))
         return min(_upper_bound(int(self.numbers[found]), BUCKETS_PER_OCTAVE), self.most)
@@ -109,7 +110,7 @@ def _joined(name: str, values: list[Any]) -> Any:
 
 
 def merge_histograms(bars: Sequence[Histogram]) -> Histogram | None:
-    """Return several histograms as one; None if there is none."""
+    """Return the sum of several histograms; None without any histogram."""
     if not bars:
         return None
     numbers = np.concatenate([one.numbers for one in bars])

@@ -19,7 +19,7 @@ IncarnationKey = tuple[int, int]
 
 
 class Incarnations:
-    """The incarnations of a trace: a row for each, and the spans of those with rows."""
+    """The incarnations of a trace: a row for each, and the spans of incarnations with rows."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -31,12 +31,12 @@ class Incarnations:
 
     @cached_property
     def spans(self) -> list[Row]:
-        """When the rows of each incarnation begin and end, on its own clock."""
+        """The first and the last time in the rows of each incarnation, on its own clock."""
         return incarnations.spans(self.trace.rows).frame.collect()
 
     @property
     def simulated(self) -> bool:
-        """Whether the simulator wrote it."""
+        """Whether the simulator wrote the trace."""
         return bool(self.recorded) and all(row.clock == VIRTUAL for row in self.recorded)
 
     @property
@@ -60,11 +60,11 @@ class Incarnations:
         return {(row.seed, row.life): int(reach) for row, reach in said if reach.isdecimal()}
 
     def name(self, seed: int, life: int) -> str:
-        """Return the name of an incarnation, with its seed if there are several; empty for 0."""
+        """Return the name of an incarnation, with the seed if there are several; empty for 0."""
         return self.with_seed(seed, self._names.get(life) or str(life)) if life else ""
 
     def with_seed(self, seed: int, name: str) -> str:
-        """Return a name with its seed, where a trace has several."""
+        """Return a name with its seed, in a trace of several seeds."""
         return f"{seed}:{name}" if self._many_seeds else name
 
     def member_name(self, life: int) -> str:

@@ -1,4 +1,4 @@
-"""Incarnations: when and how each began and ended; and the views that they installed."""
+"""Incarnations: the start and the end of each, and the installed views."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END_REASONS = {
 
 
 class IncarnationSpans(Dataset):
-    """When the rows of an incarnation begin and end, on its own clock, and their number."""
+    """The time span of the rows of an incarnation, on its own clock, and the number of rows."""
 
     name = "spans"
     columns: ClassVar = {
@@ -37,7 +37,7 @@ class IncarnationSpans(Dataset):
 
 
 class InstalledViews(Dataset):
-    """A view that one incarnation installed: its number, its creator, the names of its members."""
+    """A view installed by an incarnation: number, creator, and the names of the members."""
 
     name = "views"
     columns: ClassVar = {
@@ -51,7 +51,7 @@ class InstalledViews(Dataset):
 
 
 class LastNamedViews(Dataset):
-    """The last view that names an incarnation, and the last view of all."""
+    """The last view with an incarnation, and the last view of all."""
 
     name = "named"
     columns: ClassVar = {
@@ -81,7 +81,7 @@ def views(rare: DataFrame) -> InstalledViews:
 
 
 def last_named(told: DataFrame) -> LastNamedViews:
-    """Return the last view of its seed that has each name."""
+    """Return the last view of each seed with each name."""
     names = told.select("seed", "number", F.explode("members").alias("name"))
     last_with = names.groupBy("seed", "name").agg(F.max("number").alias("last_with"))
     return LastNamedViews(
@@ -90,10 +90,10 @@ def last_named(told: DataFrame) -> LastNamedViews:
 
 
 def end_reason(events: Container[str], *, forgotten: bool) -> str:
-    """Return how an incarnation ended; ``forgotten``: the last view does not name it.
+    """Return how an incarnation ended; ``forgotten``: the last view does not name the incarnation.
 
-    Its own rows come first. An incarnation whose rows just stop was killed if the others removed
-    it; otherwise its end is unknown.
+    The own rows of the incarnation come first. An incarnation with rows that just stop was killed
+    if the others removed the incarnation; otherwise the end is unknown.
     """
     for event, end in _END_REASONS.items():
         if event in events:

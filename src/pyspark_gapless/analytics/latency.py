@@ -24,7 +24,7 @@ _SUMS = {
 
 
 class Latencies(Dataset):
-    """Histogram of the latencies of a stream at one receiver; ``most`` is the longest."""
+    """Histogram of the latencies of a stream at a receiver; ``most`` is the longest."""
 
     name = "latencies"
     columns: ClassVar = {
@@ -44,7 +44,7 @@ class LatenciesOverTime(Dataset):
 
 
 def remote_deliveries(rows: DataFrame, *, simulated: bool) -> DataFrame:
-    """Return the deliveries that have a latency: of other members, with a send time."""
+    """Return the deliveries with a latency: of other members, with a send time."""
     found = rows.where(is_one_of("DELIVER") & (F.col("member") != F.col("origin")))
     return found if simulated else found.where("sent_ns > 0")
 

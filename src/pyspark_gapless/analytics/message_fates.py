@@ -22,11 +22,11 @@ OUT_OF_BAND = "out of band"
 
 
 class MessageFates(Dataset):
-    """Counts of a stream at one incarnation, by event, reason and part, with first and last.
+    """Counts of a stream at an incarnation, by event, reason and part, with first and last.
 
-    ``counted`` is how many the recorder counted, ``messages`` how many the rows name. ``low_shift``
-    and ``high_shift`` are the least and the largest of ``seqno - k``; in order and without a fault
-    they are equal.
+    ``counted`` is the recorder's count, ``messages`` the number of messages in the rows.
+    ``low_shift`` and ``high_shift`` are the least and the largest of ``seqno - k``; in order and
+    without a fault both are equal.
     """
 
     name = "fates"
@@ -49,7 +49,7 @@ class MessageFates(Dataset):
 
 
 class DeliveryFaults(Dataset):
-    """Faults in the deliveries of a stream at one incarnation, counted in messages."""
+    """Faults in the deliveries of a stream at an incarnation, counted in messages."""
 
     name = "faults"
     columns: ClassVar = {
@@ -82,7 +82,7 @@ class FateTotals(NamedTuple):
 
 
 def fates(rows: DataFrame) -> MessageFates:
-    """Return the counts of each stream at each incarnation, in one aggregate."""
+    """Return the counts of each stream at each incarnation, in a single aggregate."""
     looked = rows.where(is_one_of("SEND", "SEND_ASIDE", "DELIVER", "START", "LOST"))
     shift = F.col("seqno") - F.col("k")
     reason = F.when(is_one_of("DELIVER"), F.col("reason")).otherwise(F.lit("")).alias("reason")
@@ -101,9 +101,9 @@ def fates(rows: DataFrame) -> MessageFates:
 def total_fates(found: Iterable[Row], resting: Container[IncarnationKey]) -> FateTotals:
     """Return the totals of all fates. ``resting`` are the incarnations present at the end.
 
-    Owed are, of each stream whose origin is present at the end, the messages that a present
-    incarnation has neither delivered nor skipped for a known reason; where epochs follow each
-    other, of the last one.
+    Owed messages belong to a stream with a present origin, and a present incarnation has neither
+    delivered the message nor skipped it for a known reason; where epochs follow each other, only
+    the last epoch counts.
     """
     sent = delivered = given_up = 0
     high: dict[IncarnationKey, dict[int, dict[int, int]]] = {}
@@ -160,10 +160,10 @@ def in_order(rows: DataFrame) -> DataFrame:
 
 
 def faults(rows: DataFrame, streams: DataFrame) -> DeliveryFaults:
-    """Return the faults in ``streams``, whose deliveries are sorted by time and by seqno.
+    """Return the faults in ``streams``, with deliveries sorted by time and by seqno.
 
-    Seqnos below the highest so far are late or duplicate; the union of all ranges tells how many
-    are duplicate. Seqnos that the union of a part lacks between its ends are missing.
+    Seqnos below the highest so far are late or duplicate; the union of all ranges gives the number
+    of duplicates. Seqnos missing from the union of a part, between its ends, are missing messages.
     """
     found = in_order(rows).join(streams, list(STREAM_AT_MEMBER), "left_semi")
     before = Window.unboundedPreceding, -1
@@ -204,7 +204,7 @@ def faults(rows: DataFrame, streams: DataFrame) -> DeliveryFaults:
 
 
 def repeated_out_of_band(rows: DataFrame) -> DataFrame:
-    """Return one row: how many out-of-band messages were delivered more than once."""
+    """Return a single row: the number of out-of-band messages delivered more than once."""
     found = rows.where(
         is_one_of("DELIVER")
         & (F.col("reason") == OUT_OF_BAND)
@@ -220,6 +220,6 @@ def repeated_out_of_band(rows: DataFrame) -> DataFrame:
 
 
 def _new_seqnos(order: WindowSpec) -> Column:
-    """Return how many seqnos of a row lie above all earlier ones in the order."""
+    """Return the number of seqnos of a row above all earlier seqnos in the order."""
     reached = F.coalesce(F.max("seqno_last").over(order), F.col("seqno") - 1)
     return F.greatest(F.lit(0), F.col("seqno_last") - F.greatest(reached, F.col("seqno") - 1))

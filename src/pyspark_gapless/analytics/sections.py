@@ -1,4 +1,4 @@
-"""The parts of the figures of a run: each collects its small tables into plain values."""
+"""The parts of the figures of a run: each part collects small tables into plain values."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 MAX_VIEWS = 1000
-"""Maximum number of views, the first ones."""
+"""Maximum number of views: the first views."""
 MAX_WINDOWS = 64
-"""Maximum number of windows, those that moved most often."""
+"""Maximum number of windows: the windows that moved most often."""
 WINDOW_POINTS = 400
 """Maximum number of points of each window."""
 MAX_LATENCIES = 256
-"""Maximum number of streams at incarnations, those with the most messages."""
+"""Maximum number of streams at incarnations: the streams with the most messages."""
 MAX_REPAIRS = 500
 """Maximum number of gaps."""
 BARS_PER_OCTAVE = 8
@@ -110,7 +110,7 @@ def view_list(work: SharedFrames) -> list[dict[str, Any]]:
 
 
 def overhead(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return the frames that each incarnation sent, by purpose."""
+    """Return the frames sent by each incarnation, by purpose."""
     naks: dict[tuple[int, int], int] = {}
     if work.has_event("NAK_OUT"):
         naks = {
@@ -334,7 +334,7 @@ def busiest_windows(work: SharedFrames) -> list[dict[str, Any]]:
 
 
 def occupancy(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return the occupancy of windows; of many, those that moved for the longest time."""
+    """Return the occupancy of windows; of many windows, the longest moving."""
     if not work.has_event("STATE"):
         return []
     found = list(
@@ -358,7 +358,7 @@ def occupancy(work: SharedFrames) -> list[dict[str, Any]]:
 
 
 def repair_log(work: SharedFrames) -> list[dict[str, Any]]:
-    """Return the repairs of gaps, in the order in which the gaps were noticed."""
+    """Return the repairs of gaps, in the order of the notice of the gaps."""
     if not work.has_event("NAK_OUT"):
         return []
     asked = gaps.sample_gaps(gaps.gaps(work.rare_rows).frame, MAX_REPAIRS).frame.collect()

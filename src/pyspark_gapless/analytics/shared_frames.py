@@ -1,7 +1,7 @@
-"""Frames that several parts of the figures share: timed rows, rare events, counts.
+"""Frames shared by several parts of the figures: timed rows, rare events, counts.
 
-Every job on Spark has a fixed cost. So a frame that several parts need is computed once, and a
-frame that no event of the trace needs is not computed at all.
+Every job on Spark has a fixed cost. So a frame for several parts is computed once, and a frame
+without any event in the trace is not computed at all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.analytics.incarnation_info import IncarnationKey, Incarnations
 
 MAX_INCARNATIONS = 200
-"""Maximum number of incarnations in the figures, those with the most rows."""
+"""Maximum number of incarnations in the figures: the incarnations with the most rows."""
 MAX_INCARNATIONS_OVER_TIME = 32
 """Maximum number of incarnations over time."""
 MAX_STEPS = 200
@@ -42,11 +42,11 @@ MAX_POINTS = 3200
 """Maximum number of points over time, of all incarnations together."""
 
 RARE_EVENTS = ("NAK_OUT", "BLOCK", "UNBLOCK", "MEMBERS", "BEGIN")
-"""Rare events that are used more than once: they are read once and cached."""
+"""Rare events with several uses: read once and cached."""
 
 
 class IncarnationSpan(NamedTuple):
-    """The time span of an incarnation on the reference clock, and its number of rows."""
+    """The time span of an incarnation on the reference clock, and the number of rows."""
 
     seed: int
     member: int
@@ -56,7 +56,7 @@ class IncarnationSpan(NamedTuple):
 
 
 class SharedFrames:
-    """One trace, with the clocks of its incarnations, while its figures are computed."""
+    """A trace, with the clocks of its incarnations, while the figures are computed."""
 
     def __init__(self, known: Incarnations, clocks: Sequence[ClockOffset]) -> None:
         self.incarnations = known
@@ -87,7 +87,7 @@ class SharedFrames:
 
     @cached_property
     def spans(self) -> list[IncarnationSpan]:
-        """Every incarnation with rows, those with the most rows first."""
+        """Every incarnation with rows, most rows first."""
         found = []
         for row in self.incarnations.spans:
             ahead_ns = self._offsets_ns.get(row.member, 0)
@@ -116,7 +116,7 @@ class SharedFrames:
 
     @cached_property
     def span_ns(self) -> int:
-        """How long it is from the first row to the last, both included."""
+        """The time from the first row to the last, both included."""
         return max((life.ended_ns for life in self.spans), default=0) - self.begin_ns + 1
 
     @cached_property
@@ -128,7 +128,7 @@ class SharedFrames:
         return -(-self.span_ns // steps)
 
     def step(self, step_ns: int | None = None) -> Column:
-        """In which step a row was written."""
+        """The step of a row."""
         return F.floor((F.col("at_ns") - self.begin_ns) / (step_ns or self.step_ns))
 
     def busiest_only(self, frame: DataFrame, most: int = MAX_INCARNATIONS) -> DataFrame:
@@ -216,7 +216,7 @@ class SharedFrames:
 
     @cached_property
     def waits(self) -> DataFrame:
-        """The stretches in which sends waited."""
+        """The time spans with waiting sends."""
         return self._persist(blocked_sends.waits(self.rows, self.rare_rows, self.ends).frame)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Rows with a comparable time, and with the number of messages that each represents."""
+"""Rows with a comparable time, and with the number of represented messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def small_frame(spark: SparkSession, columns: Mapping[str, Sequence[Any]]) -> DataFrame:
-    """Return a small table of integers that is broadcast; no Python worker is needed."""
+    """Return a small broadcast table of integers, without need of a Python worker."""
     import pyarrow as pa
 
     table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
@@ -34,7 +34,7 @@ def with_time(rows: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
 
 
 def with_latency(deliveries: DataFrame, offsets_ns: Mapping[int, int]) -> DataFrame:
-    """Add ``took_ns``: from the send of a message to its delivery, on the reference clock."""
+    """Add ``took_ns``: from the send of a message to the delivery, on the reference clock."""
     ahead = _ahead(deliveries, offsets_ns, "origin", "ahead_ns")
     return ahead.withColumn("took_ns", F.col("at_ns") - F.col("sent_ns") + F.col("ahead_ns")).drop(
         "ahead_ns"
@@ -50,11 +50,11 @@ def _ahead(rows: DataFrame, offsets_ns: Mapping[int, int], whose: str, column: s
 
 
 def with_message_count(rows: DataFrame, every: Mapping[tuple[int, int], int]) -> DataFrame:
-    """Add ``messages``: the number of messages that a row represents.
+    """Add ``messages``: the number of messages represented by a row.
 
-    That is the number of its seqnos. A sampled incarnation (``every`` has it) wrote only the SEND,
-    STORE and DELIVER rows with a multiple of its interval; such a row represents an interval of
-    messages for each multiple.
+    A row represents its seqnos. A sampled incarnation (in ``every``) wrote only the SEND, STORE and
+    DELIVER rows with a multiple of its interval; such a row represents an interval of messages for
+    each multiple.
     """
     if not every:
         return rows.withColumn("messages", seqno_count())

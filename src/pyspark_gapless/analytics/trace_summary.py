@@ -1,4 +1,4 @@
-"""The figures of a run together: one object that a page draws and a program reads."""
+"""All figures of a run: a single object for a page to draw and a program to read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 SectionProgress = Callable[[str, int, int], None]
-"""Called with the next section, the number of finished sections, and their total."""
+"""Called with the next section, the number of finished sections, and the total."""
 
 SECTIONS: dict[str, Callable[[SharedFrames], Any]] = {
     "lives": sections.incarnation_list,
@@ -40,10 +40,9 @@ def figures(
     title: str = "",
     progress: SectionProgress | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of a run, ready for JSON (docs/figures.md).
+    """Return the figures of a run, ready for JSON (docs/reference/figures.md).
 
-    ``clocks`` is the result of :func:`~pyspark_gapless.analytics.clock_offsets.clocks` for the same
-    trace; it is computed if missing.
+    ``clocks`` is the result of ``clocks`` for the same trace, computed if missing.
     """
     tell = progress or _silent
     tell("clocks", 0, len(SECTIONS) + 1)

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DATA_EVENTS = ("SEND", "SEND_ASIDE")
-"""What is sent for the first time."""
+"""Events of messages sent for the first time."""
 REPAIR_EVENTS = ("REPAIR", "REPAIR_ASIDE")
-"""What is sent again."""
+"""Events of messages sent again."""
 OTHER_EVENTS = ("GONE_OUT", "VOTE_OUT", "STABLE_OUT")
 """The events of other frames."""
 REPEATED_REASONS = ("duplicate", "old")
-"""Why a message that was there already is dropped."""
+"""The reasons for dropping a message that was there already."""
 
 
 class EventCounts(Dataset):
-    """Rows, messages and bytes of one event of an incarnation in one part of the run."""
+    """Rows, messages and bytes of an event of an incarnation in a part of the run."""
 
     name = "counts"
     columns: ClassVar = {
@@ -75,10 +75,9 @@ class Traffic(Dataset):
 
 
 def counts(rows: DataFrame, step: Column, *, simulated: bool) -> EventCounts:
-    """Return the counts of every event: the one pass over all rows for all figures here.
+    """Return the counts of every event: a single pass over all rows for all figures here.
 
-    Messages in several rows are counted as the rows say; of a dropped run only ``k`` messages
-    count.
+    Messages in several rows are counted in each row; of a dropped run only ``k`` messages count.
     """
     repeated = is_one_of("DROPPED") & F.col("reason").isin(*REPEATED_REASONS)
     dropped = F.when(F.col("k") > 0, F.col("k")).otherwise(F.col("messages"))
@@ -119,14 +118,14 @@ def events(counted: DataFrame) -> EventTotals:
 
 
 def nak_frames(rare: DataFrame) -> NakFrames:
-    """Return the number of nak frames: ranges of one step to one target share a frame."""
+    """Return the number of nak frames: ranges of the same step to the same target share a frame."""
     naks = rare.where(is_one_of("NAK_OUT"))
     frames = naks.select("seed", "member", "step", "origin", "epoch", "to", "peer").distinct()
     return NakFrames(frames.groupBy("seed", "member").agg(F.count(F.lit(1)).alias("frames")))
 
 
 def traffic(counted: DataFrame) -> Traffic:
-    """Return what each incarnation did in each part of the run; own deliveries do not count."""
+    """Return the traffic of each incarnation in each part of the run, without own deliveries."""
     others = counted.withColumn(
         "bytes", F.when(F.col("own"), 0).otherwise(F.col("bytes"))
     ).withColumn("received", F.when(F.col("own"), 0).otherwise(F.col("messages")))

@@ -1,4 +1,4 @@
-"""Windows over time, thinned for drawing, and their occupancy."""
+"""Windows over time, thinned for drawing, and the occupancy of windows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KEYS = ("seed", "member", "origin", "to")
-"""The columns that identify a window; consecutive epochs share one window."""
+"""The columns that identify a window; consecutive epochs share a window."""
 
 
 class WindowPoints(Dataset):
-    """The marks of one window over time: the last of each part of the run in which they moved."""
+    """The marks of a window over time: the last marks of each part of the run with a change."""
 
     name = "windows"
     columns: ClassVar = {
@@ -48,7 +48,7 @@ class Occupancy(Dataset):
 
 
 def window_points(rows: DataFrame, part: Column, most: int) -> WindowPoints:
-    """Return the windows that moved most often, with a point for each part of the run."""
+    """Return the most active windows, with a point for each part of the run."""
     # One number at a time: with a struct Spark would sort all rows instead of hashing them.
     last = [F.max_by(mark, "idx").alias(mark) for mark in ("at_ns", "low", "delivered", "high")]
     marks = rows.where(is_one_of("STATE")).groupBy(*KEYS, part.alias("part"))
@@ -59,10 +59,10 @@ def window_points(rows: DataFrame, part: Column, most: int) -> WindowPoints:
 
 
 def occupancy(rows: DataFrame) -> Occupancy:
-    """Return the occupancy of windows, between the first and the last time that they moved.
+    """Return the occupancy of windows, between the first and the last move of each window.
 
-    Each row counts for the time until the next; one nanosecond is added, so that a window that
-    moved only once counts.
+    Each row counts for the time until the next row. A nanosecond is added, so that a window with a
+    single move counts.
     """
     found = rows.where(is_one_of("STATE")).select(*KEYS, "idx", "at_ns", "low", "high")
     following = F.lead("at_ns").over(Window.partitionBy(*KEYS).orderBy("idx"))

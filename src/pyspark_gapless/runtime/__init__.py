@@ -1,1 +1,1 @@
-"""What Spark needs on this machine: Java, configuration, packages for executors."""
+"""The needs of Spark on this machine: Java, configuration, packages for executors."""

@@ -1,8 +1,8 @@
 """The cache directory: ``$XDG_CACHE_HOME/gapless``, or ``~/.cache/gapless``.
 
-Where the home directory is not writable (a container, a service), a directory of this user among
-the temporary files is used. Programs in the directory are run, so a directory of another user is
-refused.
+If the home directory is not writable (a container, a service), the cache is a directory of the
+current user among the temporary files. Spark runs programs from the cache, so a directory owned by
+another user is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gapless.errors import GaplessError
+from gapless.output.private_files import make_inner_folder, make_private_folder, unsafe_folder
 
 
 class CacheError(GaplessError):
-    """No directory for files that can be rebuilt; the message lists those that were tried."""
+    """No directory is usable as a cache; the message lists the tried directories."""
 
 
 def cache_directory(*parts: str, environ: Mapping[str, str] | None = None) -> Path:
@@ -26,18 +27,21 @@ def cache_directory(*parts: str, environ: Mapping[str, str] | None = None) -> Pa
     for root in _roots(environ):
         path = root.joinpath(*parts)
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if root.stat().st_uid != os.getuid():
+            make_private_folder(root)
+            if root.stat().st_uid != os.getuid() or root.lstat().st_uid != os.getuid():
                 tried.append(f"{root} (belongs to another user)")
                 continue
-            path.mkdir(parents=True, exist_ok=True)
+            if reason := unsafe_folder(root):
+                tried.append(reason)
+                continue
+            make_inner_folder(path)
             with tempfile.TemporaryFile(dir=path):
                 return path
         except OSError as error:
             tried.append(f"{root} ({error.strerror or error})")
     raise CacheError(
-        f"no directory for the files that Spark is started with: tried {', '.join(tried)}; "
-        "set XDG_CACHE_HOME to a directory that you can write"
+        "no usable cache directory for Spark's start files: tried "
+        f"{', '.join(tried)}; set XDG_CACHE_HOME to a writable directory"
     )
 
 
@@ -50,8 +54,8 @@ def _roots(environ: Mapping[str, str]) -> list[Path]:
     return [home / ".cache" / "gapless", temporary] if home.is_absolute() else [temporary]
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o644) -> Path:
-    """Write a file atomically; leave it alone if it has this content already."""
+def write_whole(path: Path, content: bytes, mode: int = 0o600) -> Path:
+    """Write a file atomically; leave a file with the same content unchanged."""
     try:
         if path.read_bytes() == content and path.stat().st_mode & 0o777 == mode:
             return path

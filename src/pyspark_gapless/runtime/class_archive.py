@@ -1,9 +1,9 @@
-"""An archive of the classes that Spark loads when it starts, which saves two fifths of that time.
+"""An archive of the classes that Spark loads at the start, to save two fifths of the start time.
 
 ``python -m pyspark_gapless.runtime.class_archive`` builds the archive: a cache of the JVM (class
-data sharing, 190 MB) for one Java and one Spark. :func:`~pyspark_gapless.session.session` uses an
-archive that fits, and starts without one otherwise. The name of an archive has a hash of its
-sources and its size, because a JVM detects every archive that does not fit, except a truncated one.
+data sharing, 190 MB) for a specific Java and Spark. ``session`` uses a fitting archive, and starts
+without an archive otherwise. The name of an archive has a hash of its sources and the size, because
+a JVM detects every unsuitable archive except a truncated archive.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _UNWANTED = ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPA
 
 
 class ArchiveError(GaplessError):
-    """An archive could not be made; Spark works without it."""
+    """An archive could not be made; Spark works without an archive."""
 
 
 def jvm_options(found: java.Java, spark_home: Path) -> str:
-    """Return the JVM options for the archive that fits; none if there is none."""
+    """Return the JVM options for the fitting archive; none without a fitting archive."""
     path = _find(found, spark_home)
     return "" if path is None else f"-XX:SharedArchiveFile={path} {_QUIET}"
 
 
 def build_archive(found: java.Java, spark_home: Path) -> Path:
-    """Run a Spark that exercises most features, check the archive it leaves, return its path."""
+    """Run a Spark that exercises most features, check the written archive, return its path."""
     present = _find(found, spark_home)
     if present is not None:
         return present
@@ -49,8 +49,8 @@ def build_archive(found: java.Java, spark_home: Path) -> Path:
         class_path = _dump(draft, Path(making))
         if not draft.is_file():
             raise ArchiveError(
-                f"{found.program} cannot make an archive of classes: it has none of its own to "
-                f"build on"
+                f"{found.program} cannot build a class archive: this Java has no "
+                "default archive to extend; use another Java"
             )
         _verify_archive(found, draft, class_path)
         path = folder / f"{where}-{content}-{draft.stat().st_size}.jsa"
@@ -86,7 +86,7 @@ def _hash(value: object) -> str:
 
 
 def _dump(draft: Path, folder: Path) -> str:
-    """Run a Spark that writes the archive when it ends; return its class path."""
+    """Run a Spark that writes the archive on exit; return the class path."""
     environ = {key: value for key, value in os.environ.items() if key not in _UNWANTED}
     command = [
         sys.executable,
@@ -109,11 +109,12 @@ def _dump(draft: Path, folder: Path) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise ArchiveError(
-            f"the archive of classes was not made within {_BUILD_TIMEOUT_S:.0f} s"
+            f"the class archive was not built within {_BUILD_TIMEOUT_S:.0f} s; "
+            "try again on an idle machine"
         ) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise ArchiveError(f"the archive of classes could not be made: {last}")
+        raise ArchiveError(f"the class archive could not be built: {last}")
     return done.stdout.strip().splitlines()[-1]
 
 
@@ -133,11 +134,11 @@ def _verify_archive(found: java.Java, archive: Path, class_path: str) -> None:
         output = (done.stdout + done.stderr).strip().splitlines() or [
             f"exit code {done.returncode}"
         ]
-        raise ArchiveError(f"the archive of classes was made and cannot be used: {output[0]}")
+        raise ArchiveError(f"the class archive was built but cannot be used: {output[0]}")
 
 
 def main() -> int:
-    """Make the archive for the Java and the Spark that are here."""
+    """Build the archive for the installed Java and Spark."""
     try:
         found = java.find_java()
         sys.stderr.write(

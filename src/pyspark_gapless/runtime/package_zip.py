@@ -1,4 +1,4 @@
-"""The packages of this project as one zip file, for executors that lack this version."""
+"""The packages of this project as a zip file, for executors without this version."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from pyspark_gapless.runtime.cache_dir import cache_directory, write_whole
 
 PACKAGES = ("gapless", "pyspark_gapless")
-"""What is shipped."""
+"""The shipped packages."""
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def package_zip() -> Path:
-    """Return a zip file of the packages as installed here; its name has a hash of its content."""
+    """Return a zip file of the installed packages; the name has a hash of the content."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
         for package in PACKAGES:
@@ -33,12 +33,12 @@ def package_zip() -> Path:
 
 
 def package_root() -> Path:
-    """Return the directory (or zip file) from which this process imports the packages."""
+    """Return the directory (or zip file) of the packages imported by this process."""
     return Path(str(files(PACKAGES[-1]))).parent
 
 
 def walk_sources(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
-    """Return the source files below a folder, in a fixed order, each with its path in the zip."""
+    """Return the source files below a folder, in a fixed order, each with the path in the zip."""
     found = []
     for entry in sorted(folder.iterdir(), key=lambda one: one.name):
         name = f"{path}/{entry.name}"

@@ -1,10 +1,10 @@
 """The Python that Spark starts on this machine.
 
 Spark puts zip files with the sources of PySpark and Py4J first on the path of its Python processes.
-The sources are not compiled, so each process compiles them again, for most of a second: once for
-each streaming query, and four times before the first row of a session. Where the same PySpark and
-Py4J are installed as files, a small script starts Python without the zip files, and both are
-imported as any other package.
+The sources are not compiled, so each process compiles the sources again, for most of a second: once
+for each streaming query, and four times before the first row of a session. If the same PySpark and
+Py4J are installed as files, a small script starts Python without the zip files, and Python imports
+both as any other package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PYTHONPATH="${{path%:}}" exec {python} "$@"
 
 
 def interpreter(home: Path) -> str:
-    """Return the command that starts this Python for the Spark in ``home``."""
+    """Return the command to start this Python for the Spark in ``home``."""
     zips = _redundant_zips(home)
     if not zips or os.name != "posix":
         return sys.executable
@@ -50,7 +50,7 @@ def interpreter(home: Path) -> str:
 
 
 def is_ours(program: str) -> bool:
-    """Whether :func:`interpreter` chose the program, or no program is set."""
+    """Whether ``interpreter`` chose the program, or no program is set."""
     try:
         return program in {"", sys.executable} or Path(program).parent == _place()
     except CacheError:
@@ -62,7 +62,7 @@ def _place() -> Path:
 
 
 def _redundant_zips(home: Path) -> list[str]:
-    """Return the zip files whose packages are installed as files in the same versions."""
+    """Return the zip files with packages that are also installed as files in the same versions."""
     installed = Path(sysconfig.get_path("purelib"))
     if home.resolve() != (installed / "pyspark").resolve():
         return []

@@ -21,13 +21,23 @@ DEFAULT_MASTER = "local[*]"
 FAST_START_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of a JVM that runs for a minute: a fast start matters more than later speed."""
 MASTER_VARIABLES = ("GAPLESS_MASTER", "SPARK_REMOTE", "SPARK_MASTER")
-"""The environment variables that name a master; the first that is set counts."""
+"""The environment variables with a master; the first set variable counts."""
 CONNECT_PORT = 15002
 """The port of Spark Connect where a URL names none."""
 DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"
-"""The setting for options of the driver's JVM; the user's own options follow them."""
+"""The setting for options of the driver's JVM; the user's own options follow."""
 EXECUTOR_OPTIONS = "spark.executor.defaultJavaOptions"
 """The same for executors."""
+LOCAL_DISK_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+    ".checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+"""Settings for one driver on a local disk; on a cluster the checkpoint may be shared.
+
+Without them every file of a checkpoint is written by way of child processes, which takes half of
+the time of a small micro-batch.
+"""
 
 _URL_PATTERNS = {
     "local": re.compile(r"local(\[\s*(?P<cores>\d+|\*)\s*(,\s*\d+\s*)?\])?"),
@@ -44,7 +54,7 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|\[::1\]")
 
 
 class SparkMaster(NamedTuple):
-    """A master of Spark: its URL, and its kind (a key of the known forms)."""
+    """A master of Spark: the URL, and the kind (a key of the known forms)."""
 
     url: str
     kind: str
@@ -53,7 +63,7 @@ class SparkMaster(NamedTuple):
 
     @property
     def endpoints(self) -> list[tuple[str, int]]:
-        """The endpoints of which at least one must listen for this master to work."""
+        """The endpoints of the master; at least one endpoint must listen."""
         if self.kind not in {"standalone", "connect"}:
             return []
         authority = self.url.partition("://")[2].partition("/")[0]
@@ -88,7 +98,7 @@ def parse_master(url: str) -> SparkMaster:
         if kind == "local" and number == 0:
             break
         return SparkMaster(url, kind, named.get("host") or "", number)
-    raise ConfigError(f"{url!r} is no master that Spark knows; expected {_URL_EXAMPLES}")
+    raise ConfigError(f"{url!r} is not a Spark master; expected {_URL_EXAMPLES}")
 
 
 def choose_master(
@@ -130,19 +140,13 @@ def default_settings(master: SparkMaster) -> dict[str, str]:
         own |= {
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(max(2, master.cores)),
-            # One driver on a local disk: without these every file of a checkpoint is written by way
-            # of child processes, which is half of the time of a small micro-batch. On a cluster the
-            # checkpoint may be shared.
-            "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql"
-            ".execution.streaming"
-            ".checkpointing.FileSystemBasedCheckpointFileManager",
-            "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+            **LOCAL_DISK_SETTINGS,
         }
     return own
 
 
 def external_settings(spark_home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what ``spark-defaults.conf`` and ``PYSPARK_SUBMIT_ARGS`` set."""
+    """Return the settings in ``spark-defaults.conf`` and ``PYSPARK_SUBMIT_ARGS``."""
     arguments = _read_arguments(environ.get("PYSPARK_SUBMIT_ARGS", ""))
     folder = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
     file = Path(arguments.properties_file or folder / "spark-defaults.conf")
@@ -162,7 +166,10 @@ def _read_arguments(text: str) -> argparse.Namespace:
     try:
         return parser.parse_known_args(shlex.split(text))[0]
     except (argparse.ArgumentError, ValueError) as error:
-        raise ConfigError(f"PYSPARK_SUBMIT_ARGS cannot be read: {error}; it is {text!r}") from error
+        raise ConfigError(
+            f"PYSPARK_SUBMIT_ARGS is {text!r} and cannot be parsed: {error}; "
+            "correct or unset the variable"
+        ) from error
 
 
 def read_properties(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The installed parts of Spark, and whether they fit together."""
+"""The installed parts of Spark, and the check that all parts fit together."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import NamedTuple
 from gapless.errors import GaplessError
 
 MIN_SPARK_VERSION = (4, 2)
-"""The oldest Spark with the features that the source needs."""
+"""Minimum version of Spark with the features required by the source."""
 MIN_PACKAGE_VERSIONS = {"numpy": (1, 26), "pandas": (2, 2), "pyarrow": (18, 0), "msgpack": (1, 0)}
 """The oldest versions of other packages."""
 INSTALL_SPARK_HINT = "pip install 'gapless[spark]'"
 """How to install PySpark and its packages."""
 INSTALL_CONNECT_HINT = "pip install 'gapless[connect]'"
-"""How to get what a client of Spark Connect needs."""
+"""How to install the packages of a Spark Connect client."""
 
 
 class SparkMissingError(GaplessError):
-    """PySpark or a package that it needs is missing or does not fit: the ``problem``, a remedy."""
+    """PySpark or a required package is missing or does not fit: the ``problem``, a remedy."""
 
     def __init__(self, problem: str, advice: str = INSTALL_SPARK_HINT) -> None:
         super().__init__(f"{problem}: {advice}")
@@ -32,14 +32,14 @@ class SparkMissingError(GaplessError):
 
 
 class SparkInstallation(NamedTuple):
-    """A PySpark that can be used."""
+    """A usable PySpark."""
 
     version: str
     home: Path
     has_jars: bool
     """Whether Spark itself can be started; a client alone only reaches Spark Connect."""
     packages: Mapping[str, str]
-    """The versions of the packages that PySpark uses."""
+    """The versions of the packages used by PySpark."""
 
     @property
     def has_connect(self) -> bool:
@@ -57,8 +57,8 @@ def find_installation(environ: Mapping[str, str] | None = None) -> SparkInstalla
     package = Path(file).parent
     if _parse_version(version) < MIN_SPARK_VERSION:
         raise SparkMissingError(
-            f"PySpark in {package} is {version}, {_format_version(MIN_SPARK_VERSION)} or later is "
-            f"needed"
+            f"PySpark in {package} is {version}; version "
+            f"{_format_version(MIN_SPARK_VERSION)} or later is needed"
         )
     home = Path(environ.get("SPARK_HOME") or package)
     jars = version_of_jars(home)
@@ -66,8 +66,7 @@ def find_installation(environ: Mapping[str, str] | None = None) -> SparkInstalla
         has = f"Spark {jars}" if jars else "no Spark"
         raise SparkMissingError(
             f"SPARK_HOME={home} has {has} and PySpark is {version}",
-            "unset SPARK_HOME to use the Spark that PySpark brings, or install the same version "
-            "there",
+            ("unset SPARK_HOME to use the Spark of PySpark, or install the same version there"),
         )
     return SparkInstallation(version, home, bool(jars), _packages())
 

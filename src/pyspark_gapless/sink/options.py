@@ -41,7 +41,7 @@ SETTING_PREFIX: Final = "config."
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a user asked of the sink, checked."""
+    """The checked options of the sink."""
 
     group: str
     discover: str | None = None
@@ -61,7 +61,7 @@ class SinkOptions:
 
     @property
     def config(self) -> Config:
-        """The config of the member that publishes."""
+        """The config of the publishing member."""
         knobs = {name: _setting_value(text) for name, text in self.settings}
         return (
             read_config(self.config_file).replace(**knobs)
@@ -84,7 +84,7 @@ class SinkOptions:
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
-    """Return the options of one write."""
+    """Return the options of a write."""
     options = {key.lower(): str(value).strip() for key, value in given.items()}
     knobs = {
         key.removeprefix(SETTING_PREFIX): value
@@ -109,7 +109,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             raise OptionError(f'unknown option "{key}"; {hint}')
     if not rest.get("group"):
         raise OptionError(
-            'it is not said where the rows go: give the option "group", the name of a group'
+            'the option "group" is missing; give the name of the group that receives the rows'
         )
     if rest.get("discover"):
         parse_sources(rest["discover"], group=rest["group"])

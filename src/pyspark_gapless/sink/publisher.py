@@ -1,21 +1,20 @@
-"""From a manifest to messages that every member has delivered.
+"""From a manifest to messages delivered by every member.
 
-On a batch: its rows are sent in order as acknowledged messages, many at a time, each with a header
-that names its row. The batch is done when every member has delivered the last of them, absent
-durable members included.
+On a batch: the publisher sends the rows in order as acknowledged messages, many at a time, each
+with a header that names the row. The batch is done when every member has delivered the last
+message, absent durable members included.
 
 On an incarnation that ends in the middle (expelled, or closed): the next incarnation starts the
-batch again, and receivers drop the rows that they have.
+batch again, and receivers drop the rows already received.
 
 On the end of a batch: the member stays for a while, because the next batch comes soon and joining
-takes longer than sending. The member leaves when it was idle for too long, or when its process ends
+takes longer than sending. The member leaves when idle for too long, or when the process ends
 (``publisher_process.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gapless import blocking
 from gapless.errors import ClosedError, GaplessError, TimedOutError, UndeliveredError
 from gapless.group.sink_dedup import SinkRowId
+from gapless.logger import logger_of
 from gapless.units import NS_PER_S, format_duration
 from pyspark_gapless.sink.row_encoder import add_row_header
 from pyspark_gapless.sink.staging import Manifest, SinkError, Staging, payloads_of, split_batch
@@ -33,17 +33,17 @@ from pyspark_gapless.sink.staging import Manifest, SinkError, Staging, payloads_
 if TYPE_CHECKING:
     from pyspark_gapless.sink.options import SinkOptions
 
-log = logging.getLogger("gapless.spark")
+log = logger_of("spark")
 
 MAX_SEND_ROWS: Final = 2048
 MAX_SEND_BYTES: Final = 512 * 1024
-"""How many bytes are passed to one send, about."""
+"""Approximate number of bytes in a send."""
 MAX_SENDS_IN_FLIGHT: Final = 16
-"""Maximum number of unacknowledged sends before the first of them is waited for."""
+"""Maximum number of unacknowledged sends before a wait for the first send."""
 MAX_ATTEMPTS: Final = 3
 """How often a batch is started when the publishing incarnation ends."""
 LEAVE_TIMEOUT_S: Final = 2.0
-"""How long leaving takes at most when something has gone wrong."""
+"""Maximum time for leaving after an error."""
 
 
 class PublisherMember:
@@ -76,7 +76,7 @@ class PublisherMember:
     def _join(self) -> blocking.Group:
         options = self.options
         if _shutting_down.is_set():
-            raise SinkError("this process is about to end, and publishes nothing more")
+            raise SinkError("the publisher process is shutting down and accepts no more batches")
         if self._group is not None and self._group.is_closed:
             self.leave(0.0)
         if self._group is None:
@@ -128,7 +128,7 @@ _shutting_down = threading.Event()
 
 
 def member_for(options: SinkOptions) -> PublisherMember:
-    """Return the member of this process for these options."""
+    """Return the member of this process for the options."""
     global _owner  # noqa: PLW0603 - a fork has none of the members of its parent
     if _owner != os.getpid():
         _members.clear()
@@ -157,7 +157,7 @@ def leave_all(timeout_s: float = LEAVE_TIMEOUT_S) -> None:
 
 
 def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
-    """Publish a batch; on return every member has delivered it."""
+    """Publish a batch; on return every member has delivered the batch."""
     if not manifest.rows:
         return
     for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -167,15 +167,15 @@ def publish(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
         except (UndeliveredError, ClosedError) as error:
             if _shutting_down.is_set():
                 raise SinkError(
-                    f"this process was told to end in the middle of batch {manifest.batch}"
+                    f"the publisher process was stopped in the middle of batch {manifest.batch}"
                 ) from error
             if attempt == MAX_ATTEMPTS:
                 raise SinkError(
-                    f"batch {manifest.batch} could not be published in {MAX_ATTEMPTS} attempts, "
-                    f"the last time because {error}."
-                    " Look at the group (gapless top), then start the query again"
+                    f"batch {manifest.batch} was not published in {MAX_ATTEMPTS} "
+                    f"attempts; the last error was: {error}. Check the group (gapless "
+                    "top), then start the query again"
                 ) from error
-            log.warning("batch %d is begun again: %s", manifest.batch, error)
+            log.warning("publishing batch %d again: %s", manifest.batch, error)
         else:
             return
 
@@ -210,7 +210,8 @@ def _send_all(
     here = 0 if group.view is None else len(group.view.members)
     if here < options.min_members:
         raise _unreachable_error(
-            options, f"{here} of {options.min_members} members were left at the end of the batch"
+            options,
+            (f"only {here} of {options.min_members} members were present at the end of the batch"),
         )
 
 
@@ -228,13 +229,13 @@ def _unreachable_error(options: SinkOptions, what: str) -> SinkError:
     if options.host:
         how.append(f"host {options.host}")
     return SinkError(
-        f"group {options.group!r} is not reached within "
+        f"group {options.group!r} was not joined within "
         f"{format_duration(options.join_timeout_ns)}: {what} "
-        f"({', '.join(how)}). Start a receiver (gapless listen {options.group}), give the sink "
-        f"the same discover and "
-        "transport as the others, or more time by joinTimeout; minMembers says how many have to "
-        "be there, the sink "
-        "included. No row is lost: start the query again"
+        f"({', '.join(how)}). Start a receiver (gapless listen "
+        f"{options.group}), give the sink the same discover and transport "
+        "options as the other members, or raise joinTimeout; minMembers is "
+        "the required number of members, the sink included. No row is "
+        "lost: start the query again"
     )
 
 
@@ -249,11 +250,10 @@ def _delivery_timeout_error(
     with contextlib.suppress(GaplessError):
         explained = "; ".join(str(group.snapshot()).splitlines())
     return SinkError(
-        f"batch {manifest.batch} was not delivered to all of {options.group!r}: nothing has moved "
-        f"for "
-        f"{format_duration(options.deliver_timeout_ns)} with {number} of {manifest.rows} rows "
-        f"handed over ({error}). "
-        f"{explained}. Look at who does not read, or is away; more time is given by "
-        f"deliverTimeout. No row is lost:"
-        " start the query again"
+        f"batch {manifest.batch} was not delivered to all members of "
+        f"{options.group!r}: no progress for "
+        f"{format_duration(options.deliver_timeout_ns)} with {number} of "
+        f"{manifest.rows} rows sent ({error}). {explained}. Check for "
+        "members that do not read or are away, or raise deliverTimeout. No "
+        "row is lost: start the query again"
     )

@@ -1,9 +1,9 @@
-"""The publisher process: it publishes batches on request, and leaves when its parent is gone.
+"""The publisher process: publishes batches on request, and leaves after the exit of its parent.
 
-Spark kills its Python workers without notice, and waits for the next batch where no code of ours
-runs. A member that just vanishes blocks its group until the group suspects it. So the member runs
-in a process of its own, which a Spark worker starts with its first batch. When the pipe between
-them is closed, by whichever side, the member leaves, even in the middle of a batch.
+Spark kills its Python workers without notice, and waits for the next batch outside of our code. A
+member that just vanishes blocks its group until the group suspects the member. So the member runs
+in a separate process, started by a Spark worker with the first batch. When either side closes the
+pipe between worker and process, the member leaves, even in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LENGTH = Struct("<Q")
 
 
 class PublisherProcess:
-    """The publisher process as its parent sees it; one thread at a time may use it."""
+    """The publisher process from the view of its parent; for a single thread at a time."""
 
     def __init__(self) -> None:
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -47,11 +47,11 @@ class PublisherProcess:
 
     @property
     def has_exited(self) -> bool:
-        """Whether it has ended."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def publish(self, staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
-        """Publish a batch; on return every member has delivered it."""
+        """Publish a batch; on return every member has delivered the batch."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -60,9 +60,9 @@ class PublisherProcess:
         except (EOFError, BrokenPipeError) as error:
             code = self._process.wait()
             raise SinkError(
-                f"the process that publishes has ended (exit code {code}); what it said is in the "
-                f"output of the driver."
-                " No row is lost: start the query again"
+                f"the publisher process has ended (exit code {code}); its messages "
+                "are in the output of the driver. No row is lost: start the query "
+                "again"
             ) from error
         if said is not None:
             raise SinkError(said)
@@ -82,7 +82,7 @@ _lock = threading.Lock()
 
 
 def publish_out_of_process(staging: Staging, manifest: Manifest, options: SinkOptions) -> None:
-    """Publish a batch with the publisher process of this process, which is started if needed."""
+    """Publish a batch with the publisher process of this process, started if needed."""
     if not manifest.rows:
         return
     with _lock:
@@ -110,7 +110,7 @@ def _read(pipe: IO[bytes]) -> Any:
 
 
 def main() -> None:
-    """Publish the batches of standard input, and leave at its end."""
+    """Publish the batches from standard input, and leave at the end of the input."""
     told: queue.SimpleQueue[Any] = queue.SimpleQueue()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed is not taken for an answer

@@ -1,9 +1,9 @@
 """From the columns of a DataFrame to messages.
 
-A column ``payload`` (or the only column) of type binary or string is the messages themselves;
-``headers``, a map<string,binary>, goes with them. Rows of other columns are encoded whole, as JSON
-or msgpack, if that is asked for: an object with the names of the columns, which ``payload_schema``
-of the source reads back.
+A column ``payload`` (or the only column) of type binary or string holds the messages; ``headers``,
+a map<string,binary>, holds the headers of each message. With the option ``format``, rows of
+other columns are encoded whole, as JSON or msgpack: an object with the names of the columns, for
+``payload_schema`` of the source to read back.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("json", "msgpack")
 OVERHEAD_BYTES: Final = 512
-"""Bytes of the largest message that are reserved for the header that names its row."""
+"""Bytes of the largest message reserved for the header with the row id."""
 
 
 @dataclass(frozen=True)
 class RowEncoding:
-    """The role of each column: ``payload`` is one column, or ``columns`` together in ``form``."""
+    """The role of each column: ``payload`` is a column, or ``columns`` together in ``form``."""
 
     payload: str = ""
     headers: str = ""
@@ -38,12 +38,11 @@ class RowEncoding:
 
 
 def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
-    """Return the encoding of rows of this schema; the error says what to change."""
+    """Return the encoding of rows of a schema; an error names the necessary change."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if len(types) < len(schema.fields):
         raise ConfigError(
-            f"two columns have the same name: {', '.join(schema.names)}; give them names of their "
-            f"own"
+            f"two columns have the same name: {', '.join(schema.names)}; rename one of them"
         )
     headers = HEADERS if types.get(HEADERS) == "map<string,binary>" else ""
     rest = {name: kind for name, kind in types.items() if name != headers}
@@ -51,7 +50,7 @@ def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
         if form not in FORMATS:
             raise ConfigError(f"option format is {form!r}; expected one of {', '.join(FORMATS)}")
         if not rest:
-            raise ConfigError("there is no column beside headers: nothing to encode")
+            raise ConfigError("there is no column beside headers to encode; add a column")
         return RowEncoding(headers=headers, payload_format=form, columns=tuple(rest))
     if len(rest) == 1:
         ((name, kind),) = rest.items()
@@ -59,11 +58,11 @@ def choose_encoding(schema: StructType, form: str = "") -> RowEncoding:
             return RowEncoding(payload=name, headers=headers)
     shown = ", ".join(f"{name} {kind}" for name, kind in types.items())
     raise ConfigError(
-        f"it is not clear what the messages are: the columns are {shown}. Expected payload "
-        f"(binary or string) and, if"
-        ' you like, headers (map<string,binary>). Select these, or say .option("format", "json") '
-        "(or msgpack) to send"
-        " every row as a whole"
+        f"the message column is not clear: the columns are {shown}. "
+        "Expected payload (binary or string) and optionally headers "
+        "(map<string,binary>). Select these columns, or set "
+        '.option("format", "json") (or msgpack) to send every row as a '
+        "whole"
     )
 
 
@@ -83,9 +82,8 @@ def make_encoder(
         )
         if payload.null_count:
             raise SinkError(
-                f"{payload.null_count} rows have no payload (it is null): a message is bytes, so "
-                f"filter them out or put"
-                " something in their place"
+                f"{payload.null_count} rows have a null payload; filter these rows "
+                "out, or replace the null"
             )
         columns = {PAYLOAD: payload}
         sizes = pc.binary_length(payload).cast(pa.int64())
@@ -95,11 +93,10 @@ def make_encoder(
         longest = pc.max(sizes).as_py() or 0
         if longest > most_bytes:
             raise SinkError(
-                f"a row makes a message of {longest} bytes, and max_message_bytes allows "
-                f"{most_bytes} (and"
-                f" {OVERHEAD_BYTES} for the sink): send less at a time, or raise it in the whole "
-                f"group and by the"
-                " option config.max_message_bytes"
+                f"a row makes a message of {longest} bytes; max_message_bytes "
+                f"allows {most_bytes} (and {OVERHEAD_BYTES} for the sink). Send "
+                "smaller rows, or raise max_message_bytes in the whole group and "
+                "by the option config.max_message_bytes"
             )
         return pa.RecordBatch.from_pydict(columns)
 
@@ -110,13 +107,11 @@ def _check_headers(headers: pa.Array) -> None:
     import pyarrow.compute as pc
 
     if headers.items.null_count:
-        raise SinkError(
-            "a header has no value (it is null): leave it out of the map, or give it an empty one"
-        )
+        raise SinkError("a header has a null value; remove the header, or give an empty value")
     sizes = pc.binary_length(headers.keys)
     if len(headers.keys) and not 0 < pc.min(sizes).as_py() <= pc.max(sizes).as_py() <= 255:
         raise SinkError(
-            "the name of a header is empty or longer than 255 bytes: give it a shorter one"
+            "the name of a header is empty or longer than 255 bytes; use a shorter name"
         )
 
 
@@ -134,9 +129,8 @@ def _whole_rows(encoding: RowEncoding) -> Callable[[pa.RecordBatch], pa.Array]:
             return pa.array([pack(convert(row)) for row in chosen.to_pylist()], pa.binary())
         except (ValueError, TypeError, OverflowError) as error:
             raise SinkError(
-                f"a row cannot be said in {encoding.payload_format}: {error}. Cast the column, or "
-                f"encode the rows yourself into a"
-                " column payload"
+                f"a row cannot be encoded as {encoding.payload_format}: {error}. "
+                "Cast the column, or encode the rows yourself into a column payload"
             ) from error
 
     return encode
@@ -204,5 +198,5 @@ def _unless_null(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def add_row_header(row: bytes, given: Any) -> dict[str, bytes]:
-    """Return the headers of a message: first its row id, then the headers of its row."""
+    """Return the headers of a message: first the row id, then the headers of the row."""
     return {SINK: row} | dict(given) | {SINK: row} if given else {SINK: row}

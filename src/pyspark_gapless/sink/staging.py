@@ -1,19 +1,18 @@
-"""Staged rows, on a disk that the driver and all executors see.
+"""Staged rows, on a disk visible to the driver and all executors.
 
 On writing: each task writes its rows into a file with a unique name, and reports the name to the
-driver. A task that is retried writes another file.
+driver. A retried task writes another file.
 
-On commit: the manifest of a batch lists the files of its rows, in order. The manifest is written
-once: a batch that is committed again, after a crash, has the rows of the manifest, whatever Spark
-has computed the second time.
+On commit: the manifest of a batch lists the files with the rows, in order. The manifest is written
+once: a batch committed again, after a crash, has the rows of the manifest, even if Spark has
+computed other rows the second time.
 
-On the end: a mark says up to which batch everything is published, and the files of that batch are
-deleted. One process at a time: a lock keeps the process of a dead driver from publishing beside
-that of its successor.
+On the end: a mark names the last published batch, and the files of the batch are deleted. A lock
+keeps the process of a dead driver from publishing beside the process of a successor.
 
-    <staging>/<query>/lock                 held while a batch is committed
-    <staging>/<query>/published.json       the last batch that is published
-    <staging>/<query>/batch-<number>.json  the manifest of a batch that is not published yet
+    <staging>/<query>/lock                 held during the commit of a batch
+    <staging>/<query>/published.json       the last published batch
+    <staging>/<query>/batch-<number>.json  the manifest of an unpublished batch
     <staging>/<query>/rows/<number>-<partition>-<random>.arrow
 """
 
@@ -35,6 +34,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from gapless.errors import GaplessError
+from gapless.output.private_files import (
+    make_inner_folder,
+    make_private_folder,
+    open_private,
+    unsafe_folder,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,12 +52,12 @@ _LOCK_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class SinkError(GaplessError):
-    """A batch cannot be published: why, and what to do. No row is lost or published twice."""
+    """A batch cannot be published: the reason and the remedy. No row is lost or sent twice."""
 
 
 @dataclass(frozen=True)
 class StagedPartition:
-    """The rows of one partition, in the file ``name`` that ``host`` wrote."""
+    """The rows of a partition, in the file ``name`` written by ``host``."""
 
     partition: int
     name: str
@@ -64,7 +69,7 @@ class StagedPartition:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a batch consists of, partition by partition."""
+    """The contents of a batch, partition by partition."""
 
     query: str
     batch: int
@@ -77,11 +82,12 @@ class Manifest:
 
 
 class Staging:
-    """The staged rows of one query that are not published yet."""
+    """The staged, unpublished rows of a query."""
 
     def __init__(self, root: str | Path, query: str) -> None:
         self.query = query
-        self.path = Path(root) / query
+        self.root = Path(root)
+        self.path = self.root / query
         self._rows = self.path / "rows"
         self._mark = self.path / "published.json"
 
@@ -90,7 +96,7 @@ class Staging:
     def stage(
         self, batch: int, partition: int, batches: Iterable[pa.RecordBatch]
     ) -> StagedPartition:
-        """Write the rows of one partition, and sync them to the disk."""
+        """Write the rows of a partition, and sync the file to the disk."""
         import pyarrow as pa
 
         name = f"{batch}-{partition}-{secrets.token_hex(8)}.arrow"
@@ -98,8 +104,8 @@ class Staging:
         host = socket.gethostname()
         rows = 0
         try:
-            self._rows.mkdir(parents=True, exist_ok=True)
-            file = path.open("xb")
+            self._make_folder(self._rows)
+            file = open(path, "xb", opener=open_private)  # noqa: SIM115 - closed below
         except OSError as error:
             raise self._write_error(error, host) from error
         try:
@@ -122,21 +128,29 @@ class Staging:
             raise
         return StagedPartition(partition, name, rows, summing.size_bytes, summing.crc, host)
 
+    def _make_folder(self, folder: Path) -> None:
+        """Create a folder of the staging; refuse a root that is not safe."""
+        make_private_folder(self.root)
+        if reason := unsafe_folder(self.root):
+            raise SinkError(f"rows cannot be staged: {reason} (the option staging)")
+        make_inner_folder(folder)
+
     def _write_error(self, error: OSError, host: str) -> SinkError:
         return SinkError(
-            f"rows cannot be staged in {self._rows} on {host}: {error.strerror or error}. Give "
-            f"the option staging: a"
-            " folder that the driver and all executors can write to, with room for a batch"
+            f"rows cannot be staged in {self._rows} on {host}: "
+            f"{error.strerror or error}. Set the option staging to a folder "
+            "that the driver and all executors can write to, with room for a "
+            "batch"
         )
 
     # On commit
 
     @contextlib.contextmanager
     def locked(self, timeout_ns: int) -> Iterator[None]:
-        """Keep others from committing batches of this query meanwhile."""
+        """Keep others from committing batches of this query in the meantime."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / "lock").open("a+")
+            self._make_folder(self.path)
+            file = open(self.path / "lock", "a+", opener=open_private)  # noqa: SIM115
         except OSError as error:
             raise self._write_error(error, socket.gethostname()) from error
         with file:
@@ -154,11 +168,10 @@ class Staging:
                 if time.monotonic_ns() > until_ns:
                     file.seek(0)
                     raise SinkError(
-                        f"another process publishes the batches of this query: "
-                        f"{file.read() or 'it has not said which'}"
-                        f" holds {file.name}. Two queries cannot share a checkpoint; if it is "
-                        f"left from a driver that"
-                        " died, end it and start the query again"
+                        "another process publishes the batches of this query: "
+                        f"{file.read() or 'an unknown process'} holds {file.name}. Two "
+                        "queries cannot share a checkpoint; if the process is left from a "
+                        "dead driver, end the process and start the query again"
                     ) from None
                 time.sleep(_POLL_INTERVAL_S)
             except OSError as error:
@@ -169,14 +182,14 @@ class Staging:
                 return
 
     def last_published_batch(self) -> int:
-        """Return the last batch that is published, -1 if there is none."""
+        """Return the last published batch, -1 if there is none."""
         try:
             return int(_read(self._mark)["batch"])
         except FileNotFoundError:
             return -1
 
     def read_manifest(self, batch: int) -> Manifest | None:
-        """Return the manifest of a batch, if it has one."""
+        """Return the manifest of a batch, if any."""
         try:
             told = _read(self._manifest_path(batch))
             return Manifest(
@@ -188,7 +201,7 @@ class Staging:
             return None
 
     def commit_manifest(self, batch: int, parts: Iterable[StagedPartition]) -> Manifest:
-        """Return the manifest of a batch: the existing one, otherwise a new one of these parts."""
+        """Return the manifest of a batch: the existing manifest, or a new manifest of ``parts``."""
         found = self.read_manifest(batch)
         given = tuple(sorted(parts, key=lambda part: part.partition))
         if found is None:
@@ -199,7 +212,7 @@ class Staging:
         return found
 
     def discard(self, batch: int, parts: Iterable[StagedPartition]) -> None:
-        """Delete staged files, except those in the manifest of the batch."""
+        """Delete staged files, except the files in the manifest of the batch."""
         found = self.read_manifest(batch)
         named = set() if found is None else {part.name for part in found.parts}
         for part in parts:
@@ -208,7 +221,7 @@ class Staging:
                     (self._rows / part.name).unlink(missing_ok=True)
 
     def mark_published(self, batch: int) -> None:
-        """Mark a batch, and all before it, as published, and delete their files."""
+        """Mark a batch, and all earlier batches, as published, and delete the files."""
         _write(self._mark, {"version": VERSION, "query": self.query, "batch": batch})
         for path in [*self._rows.glob("*.arrow"), *self.path.glob("batch-*.json")]:
             number = path.name.removeprefix("batch-").partition("-")[0].partition(".")[0]
@@ -239,12 +252,12 @@ class Staging:
                 with pa.memory_map(str(path)) as source:
                     whole = source.read_buffer()
                     if whole.size != part.size_bytes or crc32(whole) != part.crc:
-                        raise self._corruption_error(part, "is not what was written")
+                        raise self._corruption_error(part, "does not match its checksum")
                     with pa.ipc.open_stream(whole) as stream:
                         for each in stream:
                             yield part, each
             except FileNotFoundError as error:
-                raise self._corruption_error(part, "is not there") from error
+                raise self._corruption_error(part, "is missing") from error
             except (OSError, pa.ArrowInvalid) as error:
                 raise self._corruption_error(part, f"cannot be read: {error}") from error
 
@@ -252,15 +265,14 @@ class Staging:
         here = socket.gethostname()
         if part.host and part.host != here:
             hint = (
-                f"it was written on {part.host}, and this is {here}: give the option staging, a "
-                f"folder that the driver"
-                " and all executors see under the same path"
+                f"the file was written on {part.host}, and this is {here}; set the option staging "
+                "to a folder that the driver and all executors see under the same path"
             )
         else:
             hint = (
-                f"bring it back; or, if some rows may come twice, delete the manifest "
+                f"restore the file; or, if rows may be sent twice, delete the manifest "
                 f"batch-*.json in {self.path}, and"
-                " the batch is published as it is computed anew"
+                " the batch is computed and published again"
             )
         return SinkError(f"the staged file {self._rows / part.name} {what}: {hint}")
 
@@ -269,7 +281,7 @@ class Staging:
 
 
 class _ChecksumFile(io.RawIOBase):
-    """A file that computes a checksum of the bytes written to it."""
+    """A file that computes a checksum of the written bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -296,23 +308,24 @@ def _read(path: Path) -> dict[str, Any]:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SinkError(
-            f"{path} cannot be read: {error}. Bring it back from a copy, or delete it"
+            f"{path} cannot be read: {error}. Restore the file from a copy, or delete the file"
         ) from error
     if version != VERSION:
         raise SinkError(
-            f"{path} is of version {version}, and this code knows {VERSION}: use a later Gapless"
+            f"{path} has version {version}, and this Gapless reads version "
+            f"{VERSION}; use a later Gapless"
         )
     return told
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write a file completely or not at all, and sync it to the disk."""
+    """Write a file completely or not at all, and sync the file to the disk."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(
-            parents=True, exist_ok=True
-        )  # tasks on other machines may have made theirs somewhere else
-        with temporary.open("xb") as file:
+        make_private_folder(path.parent.parent)
+        # Tasks on other machines may have made their folders somewhere else.
+        make_inner_folder(path.parent)
+        with open(temporary, "xb", opener=open_private) as file:
             file.write(json.dumps(content, separators=(",", ":")).encode())
             file.flush()
             os.fsync(file.fileno())
@@ -321,7 +334,8 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise SinkError(
-            f"{path} cannot be written: {error.strerror or error}. Make room there, or allow it"
+            f"{path} cannot be written: {error.strerror or error}. Free some "
+            "space, or correct the permissions"
         ) from error
 
 
@@ -334,26 +348,25 @@ def _sync_folder(path: Path) -> None:
 
 
 def find_unfinished_query(root: Path, batch: int) -> str | None:
-    """Return the one query below ``root`` with a settled, unfinished batch, or None."""
+    """Return the only query below ``root`` with a settled, unfinished batch, or None."""
     found = [path.parent.name for path in root.glob(f"*/batch-{batch}.json")]
     return found[0] if len(found) == 1 else None
 
 
 def default_root(checkpoint: str, given: str) -> Path:
-    """Return the staging directory: that of the option, or the one beside the checkpoint."""
+    """Return the staging directory: from the option, or beside the checkpoint."""
     text = given or (f"{checkpoint.rstrip('/')}/gapless-sink" if checkpoint else "")
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
     if not text or "://" in text:
         what = (
-            f"{text!r} is no folder of a file system"
+            f"{text!r} is not a folder of a file system"
             if text
             else "the query has no option checkpointLocation"
         )
         raise SinkError(
-            f"{what}, so rows cannot be staged there: give the option staging, a folder that the "
-            f"driver and all"
-            " executors see under the same path"
+            f"{what}, so rows cannot be staged there; set the option staging to "
+            "a folder that the driver and all executors see under the same path"
         )
     return Path(text).expanduser().absolute()
 
@@ -367,6 +380,6 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
 
 
 def payloads_of(batch: pa.RecordBatch) -> tuple[Sequence[bytes], Sequence[Any] | None]:
-    """Return the payloads of a staged batch and, if it has them, the headers of each."""
+    """Return the payloads of a staged batch and, if present, the headers of each payload."""
     headers = batch.column(HEADERS).to_pylist() if HEADERS in batch.schema.names else None
     return batch.column(PAYLOAD).to_pylist(), headers

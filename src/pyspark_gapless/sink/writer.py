@@ -1,12 +1,13 @@
-"""The sink: ``df.writeStream.format("gapless").option("group", …)`` (docs/spark-sink.md).
+"""The sink: ``df.writeStream.format("gapless").option("group", …)``.
 
-On an executor: the rows of a partition are encoded and staged. On the driver's side, in a process
-of its own: a batch is settled, published and marked as such (``staging.py``,
-``publisher.py``, ``publisher_process.py``), each step so that it can be done again.
+On an executor: the rows of a partition are encoded and staged. On the driver's side, in a separate
+process: a batch is settled, published and marked as published (``staging.py``, ``publisher.py``,
+``publisher_process.py``); each step can be repeated.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ _BATCH = "streaming.sql.batchId"
 
 @dataclass
 class StagedCommitMessage(WriterCommitMessage):
-    """What a task reports to the driver: the query and the staged files."""
+    """The report of a task to the driver: the query and the staged files."""
 
     query: str
     part: StagedPartition
@@ -55,7 +56,7 @@ def batch_writer(
     """Return the writer of a batch for the given options."""
     options = sink_options.parse(given)
     if overwrite:
-        raise ConfigError('what was sent to a group cannot be overwritten: use .mode("append")')
+        raise ConfigError('sent messages cannot be overwritten; use .mode("append")')
     return GaplessBatchWriter(options, choose_encoding(schema, options.payload_format))
 
 
@@ -94,7 +95,7 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
         self.root = root
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one partition."""
+        """Stage the rows of a partition."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -102,7 +103,7 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
         batch = None if context is None else context.getLocalProperty(_BATCH)
         if not query or not batch:
             raise SinkError(
-                "Spark does not say which query and batch a task is of: use PySpark 4.2 or later"
+                "Spark does not report the query and the batch of a task; use PySpark 4.2 or later"
             )
         return _stage(self.options, self.encoding, Staging(self.root, query), int(batch), iterator)
 
@@ -111,7 +112,7 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        """Publish a batch, unless that was done before."""
+        """Publish a batch, unless already published."""
         staged = _staged_partitions(messages)
         # A batch that was begun and is computed again may have no partition now; in its checkpoint
         # a query is alone.
@@ -129,7 +130,7 @@ class GaplessStreamWriter(DataSourceStreamArrowWriter):
             staging.mark_published(batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete staged files; those of a manifest stay, because the batch is committed again."""
+        """Delete staged files, except files in a manifest: the batch will be committed again."""
         for message in _staged_partitions(messages):
             Staging(self.root, message.query).discard(batchId, [message.part])
 
@@ -141,12 +142,12 @@ class GaplessBatchWriter(DataSourceArrowWriter):
         self.options = options
         self.encoding = encoding
         root = default_root(
-            "", options.staging or str(Path(tempfile.gettempdir()) / "gapless-sink")
+            "", options.staging or str(Path(tempfile.gettempdir()) / f"gapless-sink-{os.getuid()}")
         )
         self.staging = Staging(root, f"write-{uuid.uuid4()}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of one partition."""
+        """Stage the rows of a partition."""
         return _stage(self.options, self.encoding, self.staging, 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -158,5 +159,5 @@ class GaplessBatchWriter(DataSourceArrowWriter):
         self.staging.remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        """Delete what was staged."""
+        """Delete the staged rows."""
         self.staging.remove()

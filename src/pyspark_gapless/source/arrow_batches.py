@@ -1,9 +1,9 @@
 """Chunks of a spool into Arrow batches, with no work per message in Python.
 
-A batch has many records: their length tables and payloads are joined to two buffers. numpy computes
-the offsets by one cumulative sum and the seqnos by one range, and repeats the fields of a record
-for each of its messages. So a batch costs nearly the same whether it comes from ten runs or from
-ten thousand.
+A batch has many records: length tables and payloads of all records are joined to two buffers. numpy
+computes the offsets by a cumulative sum and the seqnos by a range, and repeats the fields of a
+record for each message of the record. So a batch costs nearly the same, whether made of ten runs or
+of ten thousand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ACKNOWLEDGED: Final = "acknowledged"
 
 
 class StreamInfo(NamedTuple):
-    """The fields that all messages of one stream share."""
+    """The fields shared by all messages of a stream."""
 
     key: str
     name: str
@@ -34,7 +34,7 @@ class StreamInfo(NamedTuple):
 
 
 class BatchLayout(NamedTuple):
-    """Layout of a batch: the Arrow schema that Spark expects, and how payloads are decoded."""
+    """Layout of a batch: the Arrow schema that Spark expects, and the decoding of payloads."""
 
     schema: pa.Schema
     group: str
@@ -43,7 +43,7 @@ class BatchLayout(NamedTuple):
 
 
 class BatchBuilder:
-    """Builds record batches of one layout; records refer to ``streams``, which may grow."""
+    """Builds record batches of a layout; records refer to ``streams``, which may grow."""
 
     def __init__(self, layout: BatchLayout, streams: Sequence[StreamInfo]) -> None:
         self.layout = layout
@@ -64,7 +64,7 @@ class BatchBuilder:
             self._decode = payload_decoder.make_decoder(layout.payload_format, fields)
 
     def build(self, chunk: RecordChunk) -> pa.RecordBatch:
-        """Return one batch of all messages of ``chunk``."""
+        """Return a batch of all messages of ``chunk``."""
         import pyarrow as pa
 
         rows = _Rows(chunk, self.streams, self.layout)
@@ -128,7 +128,7 @@ class _Rows:
         self._headers: pa.Array | None = None
 
     def column(self, name: str) -> pa.Array:
-        """Return the column of that name."""
+        """Return the column called ``name``."""
         return getattr(self, f"_column_{name}")()
 
     def _repeat(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""The batch read: ``spark.read.format("gapless")``, everything between two positions of a spool."""
+"""The batch read: ``spark.read.format("gapless")``, messages between two positions of a spool."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from pyspark_gapless.source import partition_reader, schema as columns
 from pyspark_gapless.source.offsets import Digest, digest_of, with_floor
 from pyspark_gapless.source.options import EARLIEST, SourceOptions
 from pyspark_gapless.source.replica_set import ReplicaSet
+from pyspark_gapless.source.sink_rows import SinkRowFilter
 from pyspark_gapless.source.stream_reader import position_digest
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ class GaplessBatchReader(DataSourceReader):
         if not replicas.group:
             path = self.options.spools[0]
             raise SpoolMismatch(
-                f"{path}: there is no spool here yet; a batch read needs one that a collector has "
-                f"made"
+                f"{path}: there is no spool here yet; a batch read needs the spool of a collector"
             )
         start = position_digest(replicas, self.options.begin)
         if self.options.begin.kind != EARLIEST:
@@ -71,8 +71,14 @@ class GaplessBatchReader(DataSourceReader):
             partitions=(self.options.min_partitions, self.options.max_partitions),
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
+        repeated, _ = SinkRowFilter(replicas).find_repeated(
+            start, end, (), fail_on_data_loss=self.options.fail_on_data_loss
+        )
         return partition_reader.make_partitions(
-            replicas, plan, fail_on_data_loss=self.options.fail_on_data_loss
+            replicas,
+            plan,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            repeated=repeated,
         )
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
@@ -88,11 +94,11 @@ class GaplessBatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(GaplessBatchReader):
-    """A batch reader with filter pushdown; Spark refuses it unless its pushdown is enabled."""
+    """A batch reader with filter pushdown; Spark refuses such a reader without enabled pushdown."""
 
     # The name is Spark's.
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Use the filters for planning and return all of them: they only skip misses."""
+        """Use the filters for planning and return all filters: planning only skips misses."""
         self.filters = list(filters)
         return filters
 

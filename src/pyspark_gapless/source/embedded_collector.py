@@ -1,28 +1,29 @@
-"""The embedded collector: with the option ``group`` the source fills its spool by itself.
+"""The embedded collector: with the option ``group`` the source fills the spool by itself.
 
-The collector runs in the process that Spark keeps for the query beside the driver, for as long as
-the query. If another collector holds the spool, this one waits, and takes over when the other has
-gone.
+The collector runs as long as the query, in the process that Spark keeps for the query beside the
+driver. While another collector holds the spool, the embedded collector waits, and takes over when
+the other collector has gone.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gapless.logger import logger_of
+from gapless.output.private_files import make_private_folder
 from gapless.spool import SpoolLocked
 from gapless.spool.collector import Collector
 
-log = logging.getLogger("gapless.spark")
+log = logger_of("spark")
 
 RETRY_S: Final = 2.0
 
 
 class EmbeddedCollector:
-    """A collector for the time of a query; :meth:`start` never waits for the group."""
+    """A collector for the time of a query; ``start`` never waits for the group."""
 
     def __init__(self, spool: str, group: str, options: Mapping[str, Any]) -> None:
         self._spool = Path(spool)
@@ -35,7 +36,7 @@ class EmbeddedCollector:
 
     def start(self) -> None:
         """Start to collect, or wait until the spool is free; raises if the options are wrong."""
-        self._spool.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._spool.parent)
         if not self._try_start():
             self._thread = threading.Thread(
                 target=self._retry_until_started, name="gapless-collector-wait", daemon=True
@@ -43,14 +44,14 @@ class EmbeddedCollector:
             self._thread.start()
 
     def check(self) -> None:
-        """Raise what has gone wrong since."""
+        """Raise the error of the collector, if any."""
         if self._error is not None:
             raise self._error
         if self._collector is not None:
             self._collector.check()
 
     def stop(self) -> None:
-        """Stop collecting; what is in the spool stays."""
+        """Stop collecting; collected messages stay in the spool."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -63,7 +64,7 @@ class EmbeddedCollector:
         try:
             collector.start()
         except SpoolLocked as error:
-            log.info("another collector fills the spool: %s", error)
+            log.info("another collector holds the spool: %s", error)
             return False
         self._collector = collector
         return True

@@ -1,33 +1,33 @@
-"""Release: registering in the spool what Spark has committed, so that it can be trimmed.
+"""Release: registering Spark's committed position in the spool, so that the spool can be trimmed.
 
-``start`` of ``latestOffset(start, limit)`` is in Spark's commit log, so a query never asks for it
-again. But Spark does not force its logs to disk: after a power failure the last commits may be
-gone. So by default the kernel writes everything out (``sync``) before a start is released. A thread
-releases at most once in :data:`RELEASE_INTERVAL_S`, so that a trigger never waits for it, and a
-bounded spool still gets its room back without new data.
+``start`` of ``latestOffset(start, limit)`` is in Spark's commit log, so a query never asks for
+``start`` again. But Spark does not force its logs to disk: after a power failure the last commits
+may be gone. So by default the kernel writes all files out (``sync``) before the release of a start.
+A thread releases at most once in ``RELEASE_INTERVAL_S``, so that a trigger never waits for a
+release, and a bounded spool still gets its room back without new data.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
 from typing import Final
 
 from gapless.errors import GaplessError
+from gapless.logger import logger_of
 from pyspark_gapless.source.offsets import Digest
 
-log = logging.getLogger("gapless.spark")
+log = logger_of("spark")
 
 RELEASE_INTERVAL_S: Final = 1.0
 
 
 class OffsetReleaser:
-    """Releases digests in the order of their offers; a later digest supersedes an earlier one.
+    """Releases digests in the order of their offers; a later digest supersedes an earlier digest.
 
-    ``tell`` is called with each digest, in the thread of the releaser or in that of :meth:`flush`,
-    never in both at once.
+    ``tell`` is called with each digest, in the thread of the releaser or in the thread of
+    ``flush``, never in both at once.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class OffsetReleaser:
             self._thread.start()
 
     def force_next(self) -> None:
-        """Release the next digest even if it equals the last one: a replica is new."""
+        """Release the next digest even if equal to the last digest: a replica is new."""
         with self._release_lock:
             self._released = None
 
     def flush(self) -> None:
-        """Release what is offered, now."""
+        """Release the offered digest now."""
         digest = self._pending
         if digest is not None and digest != self._released:
             self._release(digest)
 
     def stop(self) -> None:
-        """End the thread; an offered digest that is not released is left to the next query."""
+        """End the thread; an offered digest without release is left to the next query."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -99,7 +99,7 @@ class OffsetReleaser:
                 if digest != self._released:
                     self._release(digest)
             except (GaplessError, OSError) as error:
-                log.warning("what is read cannot be released: %s", error)
+                log.warning("cannot release the read position: %s", error)
                 self._error = error
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, timeout=self._interval_s)

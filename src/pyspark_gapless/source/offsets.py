@@ -1,13 +1,14 @@
-"""Offsets: a digest ``{stream: seqno}`` says up to where each stream was read.
+"""Offsets: a digest ``{stream: seqno}`` with the last seqno read of each stream.
 
 The law: an offset is canonical (sorted keys), because Spark compares offsets as text. No stream of
-an offset ever goes back, whatever a replica reports. A stream without a key begins at the first
-message in the spool. A stream that every replica has forgotten leaves the digest with the next
+an offset ever goes back, regardless of the reports of replicas. A stream without a key begins at
+the first message in the spool. A stream forgotten by every replica leaves the digest with the next
 progress, so that digests stay as short as the list of incarnations.
 
-Besides streams an offset has one more key, :data:`READER`: the name of the consumer, drawn if the
-user gave none. The name is drawn with the first offset, so it is in the checkpoint, and a restarted
-query is the same reader. Everything here is pure.
+Besides streams an offset has other keys. ``READER``: the name of the consumer, drawn if the user
+gave no name. The name is drawn with the first offset, so the checkpoint has the name, and a
+restarted query is the same reader. ``ROWS``, only with several replicas that have rows of a Spark
+sink: the rows read so far (sink_rows.py). Everything here is pure.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ Digest = dict[str, int]
 READER: Final = "@reader"
 """The key of the reader's name in an offset."""
 
+ROWS: Final = "@rows"
+"""The key of the sink rows read so far in an offset."""
+
 _STREAM = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})\.(0|[1-9a-f][0-9a-f]{0,15})")
 _MAX_SEQNO = 2**64
 
@@ -34,11 +38,11 @@ class OffsetError(GaplessError, ValueError):
 
 
 class DataLossError(GaplessError):
-    """Messages to be read are in no spool any more; the message lists them and the remedies."""
+    """No spool has the messages to read any more; the message lists messages and remedies."""
 
 
 def parse_digest(text: str) -> Digest:
-    """Return the digest that a JSON text holds."""
+    """Return the digest in a JSON text."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -51,19 +55,18 @@ def digest_of(offset: Any) -> Digest:
     if not isinstance(offset, Mapping):
         raise OffsetError(f'expected a digest such as {{"1f.6": 42}}, not {offset!r}')
     for key, value in offset.items():
-        if key == READER:
+        if key in {READER, ROWS}:
             continue
         if not isinstance(key, str) or not _STREAM.fullmatch(key):
             raise OffsetError(
-                f"{key!r} is not a stream; a stream is named by node and incarnation in "
-                f"hexadecimal, such as 1f.6 "
-                "(gapless spool ls shows them)"
+                f"{key!r} is not a stream; a stream is a node and an incarnation in "
+                "hexadecimal, such as 1f.6 (see gapless spool ls)"
             )
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_SEQNO:
             raise OffsetError(
                 f"{value!r} is not a seqno; the digest of {key} needs a whole number from zero up"
             )
-    return {key: offset[key] for key in sorted(offset) if key != READER}
+    return {key: offset[key] for key in sorted(offset) if key not in {READER, ROWS}}
 
 
 def reader_of(offset: Mapping[str, Any]) -> str:
@@ -71,20 +74,29 @@ def reader_of(offset: Mapping[str, Any]) -> str:
     return str(offset.get(READER, ""))
 
 
-def offset_of(digest: Mapping[str, int], reader: str = "") -> dict[str, Any]:
-    """Return the canonical offset of a digest, with the name ``reader``."""
+def rows_of(offset: Mapping[str, Any]) -> list[Any]:
+    """Return the sink rows read up to an offset."""
+    return list(offset.get(ROWS, ()))
+
+
+def offset_of(
+    digest: Mapping[str, int], reader: str = "", rows: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Return the canonical offset of a digest, with the name ``reader`` and the sink ``rows``."""
     offset: dict[str, Any] = {READER: reader} if reader else {}
+    if rows:
+        offset[ROWS] = list(rows)
     offset.update((key, digest[key]) for key in sorted(digest))
     return offset
 
 
 def with_floor(digest: Mapping[str, int], floor: Mapping[str, int]) -> Digest:
-    """Return ``digest`` with no stream below ``floor``; streams that only ``floor`` has stay."""
+    """Return ``digest`` with no stream below ``floor``; streams only in ``floor`` stay."""
     return {key: max(digest.get(key, 0), floor.get(key, 0)) for key in sorted({*digest, *floor})}
 
 
 def merge_digests(digests: Iterable[Mapping[str, int]], *, highest: bool) -> Digest:
-    """Return the highest (or lowest) seqno that any of the replicas has for each stream."""
+    """Return the highest (or lowest) seqno of any replica for each stream."""
     choose = max if highest else min
     result: Digest = {}
     for digest in digests:
@@ -98,9 +110,9 @@ def advance(
 ) -> Digest:
     """Return the next offset: ``wanted``, never below ``start``, without forgotten streams.
 
-    ``known`` are the streams that some replica still has; ``None`` if a replica could not be asked,
-    and then none leaves. As long as nothing moves the answer is ``start`` itself: a stream leaves
-    only together with progress, or Spark would make a batch of nothing.
+    ``known`` are the streams of all replicas; ``None`` if a replica could not be asked, and then no
+    stream leaves. Without progress the answer is ``start`` itself: a stream leaves only together
+    with progress, or Spark would make an empty batch.
     """
     moved = with_floor(wanted, start)
     if known is None or moved == dict(start):
@@ -112,7 +124,7 @@ def advance(
 def fair_shares(waiting: Mapping[str, int], limit: int) -> Digest:
     """Split ``limit`` fairly over streams: a small demand is met, all others get the same.
 
-    Every stream with a demand gets at least one, so that none starves; the sum may then exceed a
+    Every stream with a demand gets at least 1, so that no stream starves; the sum may then exceed a
     limit below the number of streams.
     """
     result: Digest = {}
@@ -126,7 +138,7 @@ def fair_shares(waiting: Mapping[str, int], limit: int) -> Digest:
 
 
 class ReplicaSpan(NamedTuple):
-    """The seqnos of one stream in one replica: above ``low`` up to ``high``."""
+    """The seqnos of a stream in a replica: above ``low`` up to ``high``."""
 
     replica: int
     low: int
@@ -134,7 +146,7 @@ class ReplicaSpan(NamedTuple):
 
 
 class ReplicaCover(NamedTuple):
-    """How a range of one stream is read: ``pieces`` (replica, above, up to) and its ``holes``."""
+    """The cover of a range of a stream: ``pieces`` (replica, above, up to) and ``holes``."""
 
     ranges: list[tuple[int, int, int]]
     holes: list[tuple[int, int]]
@@ -162,7 +174,7 @@ def cover(above: int, upto: int, spans: Sequence[ReplicaSpan]) -> ReplicaCover:
 def loss_message(
     holes: Mapping[str, Sequence[tuple[int, int]]], names: Mapping[str, str], spools: Sequence[str]
 ) -> str:
-    """Return the error text for messages that are to be read and are in no replica."""
+    """Return the error text for messages to read that are in no replica."""
     parts = []
     for key, ranges in sorted(holes.items())[:5]:
         who = f"{key} ({names[key]})" if names.get(key) else key

@@ -1,7 +1,7 @@
 """The options of the source, from text to values.
 
-Names are not case-sensitive, like Spark's. An unknown name is rejected with the closest known one,
-and every rejection names the given value, the expected ones and a correct example.
+Names are not case-sensitive, like Spark's. An unknown name is rejected with the closest known name,
+and every rejection names the given value, the expected values and a correct example.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _NS_PER_US = 1_000
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """Where a read begins or ends: ``kind`` is one of earliest, latest, digest and time."""
+    """The begin or the end of a read: ``kind`` is earliest, latest, digest or time."""
 
     kind: str
     digest: Digest = field(default_factory=dict)
@@ -107,11 +107,11 @@ class SourceOptions:
 
 
 def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-    """Check the options of one read.
+    """Check the options of a read.
 
     Args:
         given: The options as Spark passes them; names are case-insensitive.
-        streaming: Whether the query is a stream; None if that is not known yet.
+        streaming: Whether the query is a stream; None if not known yet.
 
     Raises:
         OptionError: An option is unknown, misplaced, missing or invalid.
@@ -155,7 +155,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
 
 
 def default_spool(group: str) -> str:
-    """Return the default spool of an embedded collector, in the data folder of this user."""
+    """Return the default spool of an embedded collector, in the data folder of the user."""
     base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return str(Path(base) / "gapless" / "spool" / re.sub(r"[^A-Za-z0-9._-]", "_", group))
 
@@ -180,9 +180,8 @@ def _refuse_misplaced(options: Mapping[str, str], streaming: bool | None) -> Non
             here, there = ("readStream", "read") if streaming else ("read", "readStream")
             instead = "startingOffsets or startingTimestamp" if streaming else "from and to"
             raise OptionError(
-                f'option "{KNOWN_OPTIONS[key]}" belongs to spark.{there}; where a spark.{here} '
-                f"begins and ends is said by "
-                f"{instead}"
+                f'option "{KNOWN_OPTIONS[key]}" belongs to spark.{there}; use '
+                f"{instead} with spark.{here}"
             )
 
 
@@ -201,26 +200,25 @@ def _read(
 def _spools(options: Mapping[str, str], group: str) -> tuple[str, ...]:
     if "spool" in options and "path" in options:
         raise OptionError(
-            'both "spool" and load(path) name a spool; use one of them (replicas: commas in '
-            '"spool")'
+            'both "spool" and load(path) name a spool; use only one (several '
+            'replicas: commas in "spool")'
         )
     text = options.get("spool", options.get("path", ""))
     paths = tuple(_local(part.strip()) for part in text.split(",") if part.strip())
     if not paths and not group:
         raise OptionError(
-            'nothing to read: give the option "spool" (the folder that a collector fills, or '
-            "several with commas "
-            'between them), or "group" to start a collector here'
+            'no spool and no group given; set the option "spool" to the folder '
+            'of a collector (several with commas between them), or "group" to '
+            "start a collector here"
         )
     if len(set(paths)) < len(paths):
         raise OptionError(
-            f'option "spool" names the same folder twice: {text!r}; each replica is a folder of '
-            f"its own"
+            f'option "spool" names the same folder twice: {text!r}; name each replica once'
         )
     if group and len(paths) > 1:
         raise OptionError(
-            'with the option "group" there is one spool, that of the embedded collector; name at '
-            "most one"
+            'with the option "group" there is a single spool, filled by the '
+            "embedded collector; name at most one spool"
         )
     return paths or (default_spool(group),)
 
@@ -230,23 +228,22 @@ def _local(path: str) -> str:
         path = "/" + path.removeprefix("file:").lstrip("/")
     elif "://" in path:
         raise OptionError(
-            f"{path!r} is not a path of a file system; a spool is read as files, so mount it and "
-            f"name the folder"
+            f"{path!r} is not a file system path; mount the storage and name the folder"
         )
     if "\0" in path:
-        raise OptionError(f"{path!r} is not a path: it has a zero byte in it")
+        raise OptionError(f"{path!r} is not a path: a path has no zero byte")
     try:
         return str(Path(path).expanduser().absolute())
     except RuntimeError:
         raise OptionError(
-            f"{path!r}: there is no such user here, or it has no home; write the whole path"
+            f"{path!r}: the user does not exist here or has no home; write the whole path"
         ) from None
 
 
 def _starting(options: Mapping[str, str]) -> ReadPosition:
     if "startingoffsets" in options and "startingtimestamp" in options:
         raise OptionError(
-            'both "startingOffsets" and "startingTimestamp" say where to begin; use one of them'
+            'both "startingOffsets" and "startingTimestamp" set the start; use only one'
         )
     if "startingtimestamp" in options:
         return ReadPosition(AT_TIME, time_ns=_read(options, "startingtimestamp", _time, 0))
@@ -316,7 +313,7 @@ def _flag(text: str) -> bool:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
-        raise OptionError("expected at least one name; leave the option out to get all")
+        raise OptionError("expected at least one name; remove the option to get all columns")
     for name in names:
         if names.count(name) > 1:
             raise OptionError(f"{name!r} is named twice")
@@ -337,7 +334,8 @@ def _partitions(options: Mapping[str, str]) -> tuple[int, int]:
     high = _read(options, "maxpartitions", _positive, 0) or max(low, 2 * (os.cpu_count() or 1))
     if low > high:
         raise OptionError(
-            f"minPartitions is {low} and maxPartitions {high}; the least is more than the most"
+            f"minPartitions is {low} and maxPartitions is {high}; minPartitions "
+            "must not exceed maxPartitions"
         )
     return low, high
 
@@ -349,8 +347,8 @@ def _payload(options: Mapping[str, str]) -> dict[str, str]:
     if not schema and (form or prefix):
         name = "payload_format" if form else "payload_prefix"
         raise OptionError(
-            f'option "{name}" says how to decode; give "payload_schema" too, such as "id long, '
-            f'text string"'
+            f'option "{name}" configures decoding; set "payload_schema" too, '
+            'such as "id long, text string"'
         )
     if "payload_schema" in options and not schema:
         raise OptionError(

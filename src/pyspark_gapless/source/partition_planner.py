@@ -1,9 +1,9 @@
 """Plans: from ranges of seqnos to stretches of segments, and from stretches to partitions.
 
-A stretch is a part of one segment that is read in one pass, and names the wanted seqnos of each
-stream. Many streams share a stretch, so a partition costs a few reads however many senders there
-were. Cuts are always between records, found in the index without reading records one by one. The
-same digests give the same rows in every plan; the cuts depend on the options and on the segments.
+A stretch is a part of a segment, read in a single pass, and names the wanted seqnos of each stream.
+Many streams share a stretch, so a partition costs a few reads, even with many senders. Cuts are
+always between records, found in the index without reading records one by one. The same digests give
+the same rows in every plan; the cuts depend on the options and on the segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 
 
 class SegmentRange(NamedTuple):
-    """The bytes ``begin .. end`` of a segment of one replica, and the wanted seqnos in them."""
+    """The bytes ``begin .. end`` of a segment of a replica, and the wanted seqnos in the bytes."""
 
     replica: int
     segment: int
@@ -35,7 +35,7 @@ class SegmentRange(NamedTuple):
 
 
 class _StreamSlice(NamedTuple):
-    """Of one stream, the records ``head .. tail`` of a segment (without ``tail``)."""
+    """The records ``head .. tail`` (without ``tail``) of a stream in a segment."""
 
     key: str
     head: int
@@ -50,7 +50,7 @@ class _StreamSlice(NamedTuple):
 def segment_ranges(
     replica: int, index: SegmentIndex, ranges: SeqnoRanges, per_stretch: int
 ) -> list[SegmentRange]:
-    """Return the stretches of one segment with ``ranges``, each of about ``per_stretch`` rows."""
+    """Return the stretches of a segment with ``ranges``, each of about ``per_stretch`` rows."""
     parts = [
         part
         for key, (above, upto) in ranges.items()
@@ -137,7 +137,7 @@ def partition_count(rows: int, payload_bytes: int, least: int, most: int) -> int
 
 
 def pack(found: Iterable[SegmentRange], count: int) -> list[list[SegmentRange]]:
-    """Pack ranges into at most ``count`` partitions of about the same work, keeping their order.
+    """Pack ranges into at most ``count`` partitions of about the same work, keeping the order.
 
     So within a partition a stream goes up, and a partition reads few segments.
     """

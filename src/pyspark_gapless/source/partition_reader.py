@@ -1,22 +1,24 @@
-"""The task of a partition: read its stretches and build batches.
+"""The task of a partition: read the stretches and build batches.
 
-If a replica fails in the middle (a damaged record, a disk that is gone), the rest of the same
-seqnos is read from another.
+Seqnos that repeat rows of a sink (see sink_rows.py) are left out.
+
+If a replica fails in the middle (a damaged record, a lost disk), the reader reads the rest of the
+same seqnos from another replica.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from gapless.errors import GaplessError
+from gapless.logger import logger_of
 from gapless.spool import SpoolError, SpoolTrimmed, parse_stream_key
-from gapless.spool.columnar import RecordChunk, scan
+from gapless.spool.columnar import RecordChunk, SeqnoSets, scan, without_seqnos
 from pyspark_gapless.source.arrow_batches import BatchBuilder, BatchLayout, StreamInfo
 from pyspark_gapless.source.partition_planner import SegmentRange, SeqnoRanges
 from pyspark_gapless.source.replica_set import LostRanges, ReplicaSet, never_collected
@@ -24,12 +26,12 @@ from pyspark_gapless.source.replica_set import LostRanges, ReplicaSet, never_col
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger("gapless.spark")
+log = logger_of("spark")
 
 
 @dataclass(frozen=True)
 class GaplessInputPartition(InputPartition):
-    """One partition, self-contained, so that an executor opens only the bytes it reads."""
+    """A self-contained partition, so that an executor opens only the bytes to read."""
 
     group: str
     spools: tuple[str, ...]
@@ -37,17 +39,22 @@ class GaplessInputPartition(InputPartition):
     segment_ranges: tuple[SegmentRange, ...]
     origin_names: dict[str, str]
     fail_on_data_loss: bool = True
+    repeated: SeqnoSets = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        """About how many rows it has."""
+        """Approximate number of rows of the partition."""
         return sum(stretch.rows for stretch in self.segment_ranges)
 
 
 def make_partitions(
-    replicas: ReplicaSet, plan: Sequence[Sequence[SegmentRange]], *, fail_on_data_loss: bool
+    replicas: ReplicaSet,
+    plan: Sequence[Sequence[SegmentRange]],
+    *,
+    fail_on_data_loss: bool,
+    repeated: SeqnoSets | None = None,
 ) -> list[GaplessInputPartition]:
-    """Return the partitions of a plan."""
+    """Return the partitions of a plan, without the seqnos ``repeated``."""
     names = replicas.names()
     ids = tuple(b"" if view is None else view.info.spool_id for view in replicas.spool_readers)
     return [
@@ -58,29 +65,48 @@ def make_partitions(
             tuple(stretches),
             {key: names[key] for stretch in stretches for key in stretch.ranges if key in names},
             fail_on_data_loss,
+            {
+                key: repeated[key]
+                for stretch in (stretches if repeated else ())
+                for key in stretch.ranges
+                if repeated and key in repeated
+            },
         )
         for stretches in plan
     ]
+
+
+def stream_keys(part: GaplessInputPartition) -> list[str]:
+    """Return the streams of a partition, by their index in chunks."""
+    return list(dict.fromkeys(key for stretch in part.segment_ranges for key in stretch.ranges))
+
+
+def read_chunks(part: GaplessInputPartition) -> Iterator[RecordChunk]:
+    """Return the messages of a partition as columns."""
+    keys = stream_keys(part)
+    for chunk in _PartitionReader(part, keys).chunks():
+        found = without_seqnos(chunk, part.repeated, keys) if part.repeated else chunk
+        if len(found.rows):
+            yield found
 
 
 def read_partition(
     part: GaplessInputPartition, schema: pa.Schema, decoded: tuple[tuple[str, str], ...], form: str
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a partition."""
-    keys = list(dict.fromkeys(key for stretch in part.segment_ranges for key in stretch.ranges))
     streams = []
-    for key in keys:
+    for key in stream_keys(part):
         origin = parse_stream_key(key)
         streams.append(
             StreamInfo(key, part.origin_names.get(key, ""), f"{origin.node:x}", origin.incarnation)
         )
     maker = BatchBuilder(BatchLayout(schema, part.group, decoded, form), streams)
-    for chunk in _PartitionReader(part, keys).chunks():
+    for chunk in read_chunks(part):
         yield maker.build(chunk)
 
 
 class _PartitionReader:
-    """The messages of one partition, from whichever replica returns them."""
+    """The messages of a partition, from any replica with the messages."""
 
     def __init__(self, part: GaplessInputPartition, keys: Sequence[str]) -> None:
         self.part = part
@@ -108,7 +134,7 @@ class _PartitionReader:
             yield chunk
 
     def _fail_over(self, stretch: SegmentRange, error: SpoolError) -> Iterator[RecordChunk]:
-        """Read the rest of a range from the other replicas; without them the error is raised."""
+        """Read the rest of a range from the other replicas; without others, raise the error."""
         left: SeqnoRanges = {}
         for key, (above, upto) in stretch.ranges.items():
             after = max(above, self.last_read.get(self.stream_index[key], 0))
@@ -121,7 +147,7 @@ class _PartitionReader:
                 others, left, never_collected(self.part.spools[stretch.replica]), error
             )
         elif isinstance(error, SpoolTrimmed) and not self.part.fail_on_data_loss:
-            log.warning("going on without it: %s", error)
+            log.warning("skipping trimmed messages: %s", error)
         else:
             raise error
 
@@ -136,7 +162,7 @@ class _PartitionReader:
             # What the replica that has failed did have is not lost because others never got it.
             plan = replicas.plan(start, end, partitions=(1, 1), never_collected=never)
         except GaplessError as failure:
-            raise type(error)(f"{error}; and no other replica has it: {failure}") from error
+            raise type(error)(f"{error}; no other replica has the messages: {failure}") from error
         for piece in make_partitions(replicas, plan, fail_on_data_loss=True):
             again = _PartitionReader(piece, list(self.stream_index))
             again.last_read = self.last_read

@@ -1,13 +1,13 @@
 """Payloads into typed columns: JSON, msgpack or Arrow, by the option ``payload_schema``.
 
 The law: no row is dropped. A payload that cannot be decoded gives a row with null in every decoded
-column and the reason in :data:`ERROR_COLUMN`; other rows are not affected. Whole batches are
-decoded at once where the format allows. A batch with bad payloads is halved until they are alone,
-so the cost of finding them arises only when there are some.
+column and the reason in ``ERROR_COLUMN``; other rows are not affected. Whole batches are decoded at
+once where the format allows. A batch with bad payloads is halved until each bad payload is alone,
+so the search costs time only in batches with bad payloads.
 
-JSON: an object with the names of the columns; other names are ignored, missing ones are null.
-msgpack: a map likewise, or an array in the order of the columns. Arrow: an IPC stream; each of its
-rows becomes a row, and :data:`ROW_COLUMN` counts them.
+JSON: an object with the names of the columns; other names are ignored, missing names are null.
+msgpack: a map likewise, or an array in the order of the columns. Arrow: an IPC stream; each row of
+the stream becomes a row, and ``ROW_COLUMN`` counts the rows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ERROR_COLUMN: Final = "payload_error"
-"""The column that says why a payload could not be decoded; null if it could."""
+"""The column with the reason why a payload could not be decoded; null if decoded."""
 ROW_COLUMN: Final = "payload_row"
-"""With Arrow payloads, the position of the row within its message, from 0."""
+"""With Arrow payloads, the position of the row within the message, from 0."""
 _MAX_REASON_CHARS = 300
 
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s*(.*)", re.DOTALL)
@@ -36,7 +36,7 @@ _NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
 
 
 class DdlField(NamedTuple):
-    """One column of a DDL text: its name, and its type with everything that follows."""
+    """A column of a DDL text: the name, and the type with everything that follows."""
 
     name: str
     type: str
@@ -56,9 +56,9 @@ def ddl_fields(text: str) -> list[DdlField]:
         kind = match.group(3).strip()
         if _NOT_NULL.search(kind):
             raise ConfigError(
-                f"payload_schema: {part.strip()!r} says NOT NULL, but a payload that cannot be "
-                f"decoded has null there; "
-                f"leave it out, and filter by {ERROR_COLUMN}"
+                f"payload_schema: {part.strip()!r} says NOT NULL, but a payload "
+                "that cannot be decoded has null there; remove NOT NULL, and "
+                f"filter by {ERROR_COLUMN}"
             )
         fields.append(DdlField((match.group(1) or match.group(2)).replace("``", "`"), kind))
     if not fields:
@@ -101,7 +101,7 @@ class DecodedPayloads(NamedTuple):
 
 
 def make_decoder(form: str, fields: pa.Schema) -> Callable[[pa.Array], DecodedPayloads]:
-    """Return what decodes an array of payloads (binary) in the format ``form`` into ``fields``."""
+    """Return the decoder of an array of binary payloads in the format ``form`` into ``fields``."""
     import pyarrow as pa
 
     target = pa.struct(list(fields))

@@ -1,16 +1,16 @@
-"""The replicas of a spool, read as one: each seqno comes from a replica that has it.
+"""The replicas of a spool, read as a single spool: each seqno comes from a replica with the seqno.
 
-Replicas are filled by independent collectors, so one may have more of one stream and another of the
-next. A missing folder is waited for; a folder that cannot be read now is left out as long as
-another can.
+Independent collectors fill the replicas, so the progress of streams differs between replicas. A
+missing folder is waited for; a currently unreadable folder is left out as long as another folder
+can be read.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from gapless.logger import logger_of
 from gapless.spool import Consumer, Hole, SpoolError, SpoolMismatch, SpoolReader, consumer_registry
 from gapless.spool.index import HOLE_LOST, HOLE_MISSING, HOLE_REPEATED, SegmentIndex
 from gapless.spool.segment_file import folder_version, foreign_entries
@@ -31,14 +31,14 @@ from pyspark_gapless.source.partition_planner import (
     segment_ranges,
 )
 
-log = logging.getLogger("gapless.spark")
+log = logger_of("spark")
 
 LostRanges = dict[str, list[tuple[int, int]]]
-"""For each stream the seqnos that will never arrive, as first and last, in order."""
+"""The seqnos of each stream that will never arrive, as first and last, in order."""
 
 
 class ReplicaSet:
-    """Some spools of one group; all methods answer from the last ``refresh``."""
+    """Some spools of a group; all methods answer from the last ``refresh``."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = [Path(path) for path in paths]
@@ -76,7 +76,8 @@ class ReplicaSet:
         if len(groups) > 1:
             told = ", ".join(f"{path} has {group!r}" for group, path in groups.items())
             raise SpoolMismatch(
-                f"replicas must be of one group: {told}; name the spools of one of them"
+                f"replicas must belong to the same group: {told}; name only spools "
+                "of the same group"
             )
         self.is_complete = len(readable) == len(self.spool_readers) and not any(
             view.is_behind for view in readable
@@ -123,16 +124,21 @@ class ReplicaSet:
         """The group of the spools, empty as long as none is there."""
         return next((view.group for view in self.spool_readers if view is not None), "")
 
+    @property
+    def have_sink_rows(self) -> bool:
+        """Whether a collector has stored rows of a Spark sink in any replica."""
+        return any(view is not None and view.has_sink_rows for view in self.spool_readers)
+
     def low(self) -> Digest:
-        """For each stream the seqno before the first that any replica has."""
+        """For each stream the seqno before the first seqno of any replica."""
         return merge_digests(self._low, highest=False)
 
     def high(self) -> Digest:
-        """For each stream the last seqno that any replica has."""
+        """For each stream the last seqno of any replica."""
         return merge_digests(self._high, highest=True)
 
     def names(self) -> dict[str, str]:
-        """For each stream the durable name of its origin, if it has one."""
+        """For each stream the durable name of the origin, if any."""
         found: dict[str, str] = {}
         for view in self.spool_readers:
             if view is not None:
@@ -140,7 +146,7 @@ class ReplicaSet:
         return found
 
     def at_time(self, when_ns: int) -> Digest:
-        """The digest before everything that any replica collected at or after a time."""
+        """The digest before all messages collected at or after a time."""
         return merge_digests(
             (view.at_time(when_ns) for view in self.spool_readers if view is not None),
             highest=False,
@@ -163,9 +169,13 @@ class ReplicaSet:
             return end
         groups: dict[int, Digest] = {}
         waiting: Digest = {}
+        admitted = dict(start)
         for key, upto in end.items():
-            pieces = cover(self.first_unread_after(key, start), upto, self.spans(key)).ranges
-            if pieces:
+            passed = self.first_unread_after(key, start)
+            pieces = cover(passed, upto, self.spans(key)).ranges
+            if not pieces and upto > passed:
+                admitted[key] = upto  # no rows: only repeated or lost messages are left
+            elif pieces:
                 replica, above, until = pieces[0]
                 groups.setdefault(replica, {})[key] = until
                 waiting[str(replica)] = waiting.get(str(replica), 0) + until - above
@@ -173,7 +183,6 @@ class ReplicaSet:
         sizes = (
             {} if max_bytes is None else fair_shares(dict.fromkeys(waiting, max_bytes), max_bytes)
         )
-        admitted = dict(start)
         for replica, wanted in groups.items():
             view = self.spool_readers[replica]
             assert view is not None, "a replica that covers something can be read"
@@ -186,7 +195,7 @@ class ReplicaSet:
         return admitted
 
     def first_unread_after(self, key: str, start: Mapping[str, int]) -> int:
-        """Return after which seqno a stream is to be read."""
+        """Return the last passed seqno of a stream."""
         if key in start:
             return start[key]
         return min((low[key] for low in self._low if key in low), default=0)
@@ -217,7 +226,7 @@ class ReplicaSet:
         fail_on_data_loss: bool = True,
         never_collected: LostRanges | None = None,
     ) -> list[list[SegmentRange]]:
-        """Plan the partitions with everything above ``start`` up to ``end``.
+        """Plan the partitions with all messages above ``start`` up to ``end``.
 
         ``never_collected`` are messages that will never arrive, if known better than from replicas.
         """
@@ -243,7 +252,7 @@ class ReplicaSet:
         return self._pack(wanted, partitions)
 
     def _known_lost(self, key: str, hole: tuple[int, int], never: LostRanges | None) -> bool:
-        """Whether a hole was never given to any collector: then offsets step over it."""
+        """Whether a hole was never given to any collector: then offsets step over the hole."""
         at, upto = hole
         if never is None and any(
             first <= upto and last > at for first, last in self._damaged.get(key, ())
@@ -255,7 +264,7 @@ class ReplicaSet:
         return at >= upto
 
     def _dropped_before(self, key: str, start: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Return how many unread messages of a stream a limit dropped, beyond its offset."""
+        """Return the number of unread messages of a stream that a limit dropped."""
         if key in start:
             return []
         low = self.first_unread_after(key, start)
@@ -294,9 +303,9 @@ class ReplicaSet:
     def register(
         self, reader: str, digest: Mapping[str, int], only: Iterable[int] | None = None
     ) -> dict[int, int]:
-        """Register in replicas that ``reader`` has passed the digest; raises if none accepts it.
+        """Register the passed digest of ``reader`` in replicas; raise if no replica accepts.
 
-        Returns the new modification time of each file, by which a reader recognises its own
+        Returns the new modification time of each file, by which a reader recognizes its own
         registration.
         """
         errors: list[SpoolError] = []
@@ -314,7 +323,7 @@ class ReplicaSet:
         return registered
 
     def registrations(self, reader: str) -> dict[int, Consumer]:
-        """Return what each replica knows of a reader."""
+        """Return the registration of a reader in each replica."""
         return {
             at: found
             for at, view in enumerate(self.spool_readers)
@@ -333,7 +342,7 @@ class ReplicaSet:
 def _add_ranges(
     wanted: dict[tuple[int, int], SeqnoRanges], key: str, pieces: Sequence[tuple[int, int, int]]
 ) -> None:
-    """Add the ranges of a stream in rounds, one per change of replica, so that order is kept."""
+    """Add the ranges of a stream in rounds, a round per change of replica, to keep the order."""
     turn, last = 0, -1
     for replica, low, high in pieces:
         turn += replica != last and last >= 0
@@ -344,7 +353,7 @@ def _add_ranges(
 
 
 def never_collected(path: str) -> LostRanges:
-    """Return the seqnos that one replica reports as lost; none if it cannot be read."""
+    """Return the seqnos that a replica reports as lost; none if unreadable."""
     try:
         return _by_stream(hole for hole in SpoolReader(path).lost() if hole.reason != HOLE_MISSING)
     except SpoolError:
@@ -363,9 +372,10 @@ def _check_may_appear(path: Path) -> None:
     if not path.exists():
         if not path.parent.is_dir():
             raise SpoolMismatch(
-                f"{path}: neither the spool nor the folder that it is to be in exists here; check "
-                f"the path (and the "
-                "mount), or make the folder if a collector is going to fill it",
+                (
+                    f"{path}: neither the spool nor its parent folder exists here; "
+                    "check the path and the mount, or create the folder for a collector"
+                ),
                 path,
             )
         return

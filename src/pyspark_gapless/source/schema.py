@@ -1,4 +1,4 @@
-"""The columns of the source: those available, those selected, and the schema for Spark."""
+"""The columns of the source: available columns, selected columns, and the schema for Spark."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def decoded_fields(options: SourceOptions) -> list[tuple[str, DdlField]]:
     for name in names:
         if name.lower() in {*COLUMNS, ERROR_COLUMN, ROW_COLUMN}:
             raise OptionError(
-                f'option "payload_schema" has a column {name!r}, and so has every message; set '
-                f'"payload_prefix" '
-                f'(such as "p_") to tell them apart'
+                f'option "payload_schema" has a column {name!r}, which every '
+                'message has already; set "payload_prefix" (such as "p_") to tell '
+                "the columns apart"
             )
         if [other.lower() for other in names].count(name.lower()) > 1:
             raise OptionError(f'option "payload_schema" names {name!r} twice')
@@ -44,8 +44,8 @@ def _from_json(text: str) -> list[DdlField]:
         schema = StructType.fromJson(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OptionError(
-            f'option "payload_schema" begins like JSON but is not what schema.json() of a '
-            f"StructType gives: {error}"
+            'option "payload_schema" looks like JSON but is not the '
+            f"schema.json() of a StructType: {error}"
         ) from None
     return [DdlField(field.name, field.dataType.simpleString()) for field in schema.fields]
 
@@ -66,7 +66,7 @@ def selected_columns(options: SourceOptions) -> list[tuple[str, str]]:
 
 
 def ddl(options: SourceOptions) -> str:
-    """Return the schema of a read as DDL, which Spark itself reads."""
+    """Return the schema of a read as DDL for Spark."""
     return ", ".join(
         f"`{name.replace('`', '``')}` {kind}" for name, kind in selected_columns(options)
     )
@@ -85,13 +85,13 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
             )
         if field.name in base and field.dataType.simpleString() != base[field.name]:
             raise OptionError(
-                f"the schema says that {field.name!r} is {field.dataType.simpleString()}; it is "
-                f"{base[field.name]}"
+                f"the schema declares {field.name!r} as "
+                f"{field.dataType.simpleString()}; expected {base[field.name]}"
             )
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """Return the Arrow schema that Spark expects of the batches, to the letter."""
+    """Return the exact Arrow schema that Spark expects of the batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

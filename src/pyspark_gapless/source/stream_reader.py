@@ -1,12 +1,12 @@
 """The streaming read: ``spark.readStream.format("gapless")``.
 
-Spark creates two of these objects: one runs beside the driver for as long as the query and returns
-offsets and partitions, the other is sent to executors and reads. So files are opened on first use,
-and no open file is sent.
+Spark creates two reader objects: the first runs beside the driver for as long as the query and
+returns offsets and partitions, the second is sent to executors and reads. So files are opened on
+first use, and no open file is sent.
 
-On each trigger: ``start`` is committed, so it is released; then the available messages are looked
-up, and the limits say how many of them are read. A restarted query gets the same partitions for the
-same offsets, because nothing above ``start`` is released.
+On each trigger: ``start`` is committed, so the reader releases ``start``, looks up the available
+messages, and applies the limits. A restarted query gets the same partitions for the same offsets,
+because nothing above ``start`` is released.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ from gapless.errors import GaplessError
 from pyspark_gapless.source import partition_reader, schema as columns
 from pyspark_gapless.source.offset_release import OffsetReleaser, log
 from pyspark_gapless.source.offsets import (
+    DataLossError,
     Digest,
     advance,
     digest_of,
     merge_digests,
     offset_of,
     reader_of,
+    rows_of,
     with_floor,
 )
 from pyspark_gapless.source.options import AT_DIGEST, AT_TIME, LATEST, ReadPosition, SourceOptions
 from pyspark_gapless.source.partition_planner import seqnos_between
 from pyspark_gapless.source.replica_set import ReplicaSet
+from pyspark_gapless.source.sink_rows import ReadRows, SinkRowFilter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,15 +54,15 @@ if TYPE_CHECKING:
     from pyspark_gapless.source.embedded_collector import EmbeddedCollector
 
 MAX_RIVALS: Final = 3
-"""How many registrations in a row another query may overwrite before this one gives up."""
+"""Maximum number of overwritten registrations in a row before a query gives up."""
 
 
 class ReaderTakenError(GaplessError):
-    """Another query uses the same reader name; one of them needs another name."""
+    """Another query uses the same reader name; either query needs another name."""
 
 
 def position_digest(replicas: ReplicaSet, position: ReadPosition) -> Digest:
-    """Return the digest of a position in what the replicas have now."""
+    """Return the digest of a position in the present contents of the replicas."""
     low = replicas.low()
     if position.kind == LATEST:
         return replicas.high()
@@ -87,8 +90,8 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - the name is Spark's
         """Return the start of a new query.
 
-        Spark also calls this to repeat the very first batch after a crash, without having kept the
-        answer; then :meth:`partitions` finds the start in the registration of the reader.
+        Spark also calls this method to repeat the very first batch after a crash, without having
+        kept the answer; then ``partitions`` finds the start in the registration of the reader.
         """
         session = self._open_session()
         if session.initial is None:
@@ -100,7 +103,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return session.initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the options; a limit of bytes beside one of rows is applied later."""
+        """Return the limit of the options; a byte limit beside a row limit is applied later."""
         if self.options.max_rows is not None:
             return ReadMaxRows(self.options.max_rows)
         if self.options.max_bytes is not None:
@@ -113,7 +116,7 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         session.available_now_end = session.available()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Release ``start``, which is committed, and return up to where the next batch goes."""
+        """Release ``start``, which is committed, and return the end of the next batch."""
         session = self._open_session()
         digest = digest_of(start)
         session.release(self.options.reader or reader_of(start), digest, reader_of(start))
@@ -121,20 +124,27 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         goal = with_floor(
             available, {key: seqno for key, seqno in digest.items() if key in available}
         )
-        rows, size_bytes = self._limits(limit)
+        max_rows, max_bytes = self._limits(limit)
         if (
             isinstance(limit, ReadMinRows)
             and session.available_now_end is None
             and seqnos_between(goal, digest) < limit.min_rows
         ):
             goal = {}
-        wanted = session.replicas.admit(digest, goal, rows, size_bytes) if goal != digest else goal
+        wanted = goal
+        if goal != digest:
+            wanted = session.replicas.admit(digest, goal, max_rows, max_bytes)
         known = session.replicas.high() if session.replicas.is_complete else None
         end = advance(digest, wanted, known)
         if end == digest and session.available_now_end is not None:
             session.releaser.flush()
         session.has_reported_latest = True
-        return offset_of(end, reader_of(start))
+        rows = rows_of(start)
+        if end != digest:
+            _, rows = session.sink_rows.find_repeated(
+                digest, end, rows, fail_on_data_loss=self.options.fail_on_data_loss
+            )
+        return offset_of(end, reader_of(start), rows)
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         if isinstance(limit, ReadAllAvailable):
@@ -147,13 +157,13 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return rows, size_bytes
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the newest position, so that the progress of the query shows its lag."""
+        """Return the newest position, so that the progress of the query shows the lag."""
         return offset_of(self._open_session(refresh=False).all_available())
 
     def partitions(
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> list[partition_reader.GaplessInputPartition]:
-        """Return the partitions between two offsets; the same rows whenever it is asked."""
+        """Return the partitions between two offsets: always the same rows."""
         session = self._open_session()
         digest = digest_of(start)
         if start == session.initial and not session.has_reported_latest:
@@ -164,15 +174,40 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partitions=(self.options.min_partitions, self.options.max_partitions),
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
+        repeated, rows = session.sink_rows.find_repeated(
+            digest,
+            digest_of(end),
+            rows_of(start),
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
+        # A recovered start omits rows that an earlier batch has read.
+        if session.sink_rows.is_needed and digest == digest_of(start):
+            self._check_rows(ReadRows(rows).lacks(rows_of(end)))
         return partition_reader.make_partitions(
-            session.replicas, plan, fail_on_data_loss=self.options.fail_on_data_loss
+            session.replicas,
+            plan,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            repeated=repeated,
         )
 
+    def _check_rows(self, missing: int) -> None:
+        """Raise DataLossError if rows of the end offset are gone, or log that."""
+        if not missing:
+            return
+        message = (
+            f"{missing} sink rows of this batch are in no spool any more: a replica that had them "
+            "is gone. Add the replica to the option spool, or set failOnDataLoss to false to go on "
+            "without them"
+        )
+        if self.options.fail_on_data_loss:
+            raise DataLossError(message)
+        log.warning("%s", message)
+
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls it only with new data, and ``latestOffset`` releases before."""
+        """Do nothing: Spark commits only with new data, and ``latestOffset`` releases before."""
 
     def stop(self) -> None:
-        """Stop the embedded collector and what releases."""
+        """Stop the embedded collector and the releaser."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -197,11 +232,12 @@ class GaplessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _QuerySession:
-    """What is open beside the driver while a query runs."""
+    """The open resources beside the driver while a query runs."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.replicas = ReplicaSet(options.spools)
+        self.sink_rows = SinkRowFilter(self.replicas)
         self.available_now_end: Digest | None = None
         self.initial: dict[str, Any] | None = None
         self.has_reported_latest = False
@@ -219,7 +255,7 @@ class _QuerySession:
             self.embedded.start()
 
     def refresh(self) -> None:
-        """Look for what is new."""
+        """Look for new messages."""
         if self.embedded is not None:
             self.embedded.check()
         self.replicas.refresh()
@@ -230,7 +266,7 @@ class _QuerySession:
         return {key: seqno for key, seqno in self.replicas.high().items() if self.is_selected(key)}
 
     def available(self) -> Digest:
-        """Return up to where this query may go now."""
+        """Return the end of the available messages for this query."""
         found = self.all_available()
         if self.available_now_end is None:
             return found
@@ -241,7 +277,7 @@ class _QuerySession:
         }
 
     def release(self, reader: str, digest: Digest, former: str) -> None:
-        """Register the committed digest; a new query does it at once, to retain the rest."""
+        """Register the committed digest; a new query registers at once, to retain the rest."""
         self._reader = reader
         registered = self._with_others(digest)
         there = {at for at, view in enumerate(self.replicas.spool_readers) if view is not None}
@@ -269,7 +305,10 @@ class _QuerySession:
         found = [known.digest for known in self.replicas.registrations(reader).values()]
         if not found:
             log.warning(
-                "no spool knows the reader %s; its first batch, done again, begins at %s",
+                (
+                    "no spool has a registration of the reader %s; the repeated first "
+                    "batch begins at %s"
+                ),
                 reader,
                 default,
             )
@@ -281,7 +320,7 @@ class _QuerySession:
         }
 
     def _with_others(self, digest: Mapping[str, int]) -> Digest:
-        """Return the digest with all unread streams as passed: none of them is retained."""
+        """Return the digest with all unread streams as passed, so that spools retain none."""
         if not self.options.origins:
             return dict(digest)
         others = {
@@ -301,20 +340,20 @@ class _QuerySession:
         self._rivals = self._rivals + 1 if foreign else 0
         if self._rivals > MAX_RIVALS:
             raise ReaderTakenError(
-                f"{self.replicas.paths[foreign[0]]}: another query reads as {self._reader!r}, so "
-                f"neither can rely on "
-                "what the spool keeps; give each query a name of its own with the option "
-                '"reader", or leave it out'
+                f"{self.replicas.paths[foreign[0]]}: another query reads as "
+                f"{self._reader!r}, so the spool cannot retain messages for both; "
+                'give each query its own name with the option "reader", or remove '
+                "the option"
             )
         self._registered_at_ns |= self.replicas.register(self._reader, digest)
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all open resources."""
         self.releaser.stop()
         try:
             self.releaser.flush()
         except (GaplessError, OSError) as error:
-            log.warning("what is read could not be released: %s", error)
+            log.warning("cannot release the read position: %s", error)
         if self.embedded is not None:
             try:
                 self.embedded.stop()
@@ -325,7 +364,7 @@ class _QuerySession:
 
 
 def _exit_on_term() -> Any:
-    """Make SIGTERM end this process cleanly: Spark stops a query by that signal alone."""
+    """Make SIGTERM end this process cleanly: Spark stops a query by SIGTERM alone."""
     if threading.current_thread() is not threading.main_thread():
         return None
     before = signal.getsignal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A cell: one combination of parameters. Together with a seed it is one simulated run."""
+"""A cell: a combination of parameters. A cell and a seed are a simulated run."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from gapless.config import Config
 
 SIMULATED_PACKAGES = ("protocol", "wire", "faults", "sim", "trace")
-"""The packages of ``gapless`` that affect a simulated run, beside its top-level files."""
+"""The packages of ``gapless`` that affect a simulated run, beside the top-level files."""
 
 
 class SweepCell(NamedTuple):
-    """One combination of parameters.
+    """A combination of parameters.
 
-    A grid gives every parameter. In a hunt, profile and members are None where the seed draws them,
-    and there is no loss, size or pace. ``knobs`` are the settings that are set, by name, each as
-    text.
+    A grid gives every parameter. In a hunt, profile and members are None if the seed draws both,
+    and there is no loss, size or pace. ``knobs`` are the given settings, by name, each as text.
     """
 
     kind: str
@@ -40,7 +39,7 @@ class SweepCell(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A hash of all parameters: the same wherever and whenever it is made."""
+        """A hash of all parameters: the same on every machine and at any time."""
         return _key(self)
 
     @property
@@ -49,7 +48,7 @@ class SweepCell(NamedTuple):
         return self.kind == MEMBERSHIP
 
     def config(self) -> Config | None:
-        """Return the configuration; None if the seed draws it."""
+        """Return the configuration; None if drawn by the seed."""
         if self.kind != GRID:
             return None
         assert self.profile is not None
@@ -63,11 +62,11 @@ class SweepCell(NamedTuple):
         return ProfileWorkload(self.members, self.messages, self.size_bytes, self.pace_ns, seed)
 
     def replay(self, seed: int) -> str:
-        """Return the command that runs one seed again."""
+        """Return the command to run a seed again."""
         return self._command(seed, shrink=False)
 
     def shrink(self, seed: int) -> str:
-        """Return the command that shrinks a failing seed to a scenario."""
+        """Return the command to shrink a failing seed to a scenario."""
         return self._command(seed, shrink=True)
 
     def _command(self, seed: int, *, shrink: bool) -> str:
@@ -86,7 +85,7 @@ class SweepCell(NamedTuple):
         return command + (f' --mutant "{self.mutant}"' if self.mutant else "")
 
     def describe(self) -> dict[str, str]:
-        """Return the parameters as texts for a table; parameters that are not given are empty."""
+        """Return the parameters as texts for a table; missing parameters are empty."""
         told: dict[str, object] = {
             "kind": self.kind,
             "profile": self.profile,
@@ -108,7 +107,7 @@ def _key(cell: SweepCell) -> str:
 
 @cache
 def code_digest() -> str:
-    """Return a hash of the simulated code and the simulator: results hold only for that code."""
+    """Return a hash of the simulated code and the simulator: results hold only for this code."""
     digest = blake2b(digest_size=8)
     for name, entry in walk_sources(files("gapless"), "gapless"):
         folder, _, rest = name.removeprefix("gapless/").partition("/")

@@ -1,24 +1,22 @@
 """Executors of runs: Spark, or a few local processes. Both take chunks and return tables.
 
 Results return through Spark (or the pipe of a process), never through a disk: executors may be
-anywhere, and of a task that is retried or runs twice, one result counts.
+anywhere, and of a retried or repeated task only a single result counts.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gapless.errors import GaplessError
+from gapless.sim.worker_pool import worker_pool
 from pyspark_gapless.runtime.spark_config import (
     FAST_START_JVM_OPTIONS,
     choose_master,
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_CONCURRENT_JOBS: Final = 4
-"""Number of jobs that fill all cores of a Spark; one more is queued, so that no core waits."""
+"""Number of jobs that fill all cores of a Spark; another job is queued, so that no core waits."""
 NAME: Final = "gapless sweep"
 """The name of the application in Spark."""
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -53,7 +51,7 @@ class SweepExecutor(ABC):
 
     @property
     def max_in_flight(self) -> int:
-        """Number of chunks to submit at once: one more than there are slots."""
+        """Number of chunks to submit at once: the number of slots plus 1."""
         return -(-self.slots // self.parts) + 1
 
     @abstractmethod
@@ -62,7 +60,7 @@ class SweepExecutor(ABC):
 
     @abstractmethod
     def explain_failure(self, error: BaseException) -> SweepError | None:
-        """Return in words why a chunk has failed; None if that is no fault of the engine."""
+        """Return in words why a chunk has failed; None for a fault outside of the engine."""
 
 
 class LocalSweepExecutor(SweepExecutor):
@@ -80,13 +78,13 @@ class LocalSweepExecutor(SweepExecutor):
         """Return in words why a chunk has failed."""
         if isinstance(error, BrokenProcessPool):
             return SweepError(
-                "a worker process was killed, perhaps for want of memory; try with fewer --workers"
+                "a worker process was killed, perhaps for lack of memory; use fewer --workers"
             )
         return None
 
 
 class SparkSweepExecutor(SweepExecutor):
-    """The cores of a Spark. Each chunk is a job, so that its rows arrive when it is done."""
+    """The cores of a Spark. Each chunk is a job, so that the rows arrive after the chunk."""
 
     def __init__(self, spark: SparkSession, pool: Executor) -> None:
         self.spark = spark
@@ -111,7 +109,7 @@ class SparkSweepExecutor(SweepExecutor):
         """Return in words why a chunk has failed."""
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
             return SweepError(
-                "Spark has died; what was done before is kept, and the same command goes on"
+                "Spark has died; finished runs are kept: run the same command again to continue"
             )
         if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
             return None
@@ -119,7 +117,7 @@ class SparkSweepExecutor(SweepExecutor):
         return SweepError(f"Spark has given up: {lines[0] if lines else type(error).__name__}")
 
     def cancel(self) -> None:
-        """Cancel the jobs that are running."""
+        """Cancel the running jobs."""
         self.spark.interruptTag(_TAG)
 
 
@@ -140,29 +138,12 @@ def _slots(spark: SparkSession) -> int:
 @contextmanager
 def local_executor(workers: int) -> Iterator[SweepExecutor]:
     """Give an engine of ``workers`` processes."""
-    # A fresh interpreter each: a copy of one that has threads may hang.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_init_worker)
-    try:
+    with worker_pool(workers) as pool:
         yield LocalSweepExecutor(workers, pool)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _init_worker() -> None:
-    """Leave Ctrl-C to the parent process, and end when the parent is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def light_settings(master: str | None) -> dict[str, str]:
-    """Return options for a JVM that only schedules: it must not take cores from the workers."""
+    """Return options for a JVM that only schedules and must not take cores from the workers."""
     told = external_settings(find_installation().home, os.environ)
     if choose_master(master, told, os.environ).kind != "local" or JVM_OPTIONS in told:
         return {}

@@ -1,8 +1,8 @@
-"""The grid file: the cells of a sweep, as a person writes them.
+"""The grid file: the cells of a sweep, as written by a user.
 
 A table ``[grid]`` (or several, as ``[[grid]]``) has axes: ``profile``, ``members``, ``loss`` and
 any setting by its name; ``[work]`` is the work of every member. A table ``[hunt]`` means groups
-that are drawn from their seeds. Each value is one, or a list; every combination is a cell.
+drawn from seeds. Each value is a single value or a list; every combination is a cell.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyspark_gapless.sweep.cell import SweepCell
 from pyspark_gapless.sweep.schema import GRID, HUNTS, MEMBERSHIP
 
 MAX_CELLS: Final = 100_000
-"""More cells than that are a slip of the pen."""
+"""Maximum number of cells: a larger grid is most likely a typing error."""
 MAX_HUNT_MESSAGES: Final = 10_000
 """The most messages of a member in a hunt."""
 
@@ -74,7 +74,7 @@ def load_grid(path: Path) -> list[SweepCell]:
 
 
 def preset(name: str) -> str:
-    """Return the text of the grid that is called ``name``."""
+    """Return the text of the grid called ``name``."""
     if name not in PRESETS:
         raise ConfigError(
             f"there is no preset {name!r}; there are {', '.join(PRESETS)}{_hint(name, PRESETS)}"
@@ -87,7 +87,7 @@ def read_grid(text: str) -> list[SweepCell]:
     try:
         found = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"this is not TOML: {error}") from error
+        raise ConfigError(f"not valid TOML: {error}") from error
     tables = ("grid", "work", "hunt")
     for name in found:
         if name not in tables:
@@ -95,18 +95,18 @@ def read_grid(text: str) -> list[SweepCell]:
                 "" if isinstance(found[name], dict) else "; is the line [grid] missing above it?"
             )
             raise ConfigError(
-                f"{name!r} is none of the tables {', '.join(tables)}{_hint(name, tables) or loose}"
+                f"unknown table {name!r}; use {', '.join(tables)}{_hint(name, tables) or loose}"
             )
     grids, work, hunts = _tables(found, "grid"), _tables(found, "work"), _tables(found, "hunt")
     if not grids and not hunts:
-        raise ConfigError(
-            "there is neither a table [grid] nor a table [hunt], so there is nothing to run"
-        )
+        raise ConfigError("there is neither a table [grid] nor a table [hunt]; add one of them")
     if work and not grids:
-        raise ConfigError("[work] is what the members of a [grid] do, and there is none")
+        raise ConfigError(
+            "[work] describes the members of a [grid], but there is no [grid]; add one"
+        )
     if len(work) > 1:
         raise ConfigError(
-            "there is one [work] for all grids; write lists in it, such as size = [100, 1000]"
+            "there is a single [work] for all grids; use lists, such as size = [100, 1000]"
         )
     cells = [cell for grid in grids for cell in _grid_cells(grid, work[0] if work else {})]
     cells += [cell for hunt in hunts for cell in _hunt_cells(hunt)]
@@ -136,7 +136,7 @@ def _grid_cells(grid: dict[str, Any], work: dict[str, Any]) -> list[SweepCell]:
     knobs: Axis = {name: _setting(name) for name in SETTINGS if name not in {"profile", "unicast"}}
     if "unicast" in grid:
         raise ConfigError(
-            f"[grid] unicast: name it as profile, which may be one of {', '.join(ALL_PROFILES)}"
+            f"[grid] unicast is not an axis; use profile with one of {', '.join(ALL_PROFILES)}"
         )
     for name in grid:
         if name in _WORK:
@@ -195,7 +195,7 @@ def _check_number(values: Mapping[str, list[Any]]) -> None:
     number = prod(map(len, values.values()))
     if number > MAX_CELLS:
         axes = " x ".join(str(len(value)) for value in values.values() if len(value) > 1)
-        raise ConfigError(f"{axes} are {number:,} cells; the most is {MAX_CELLS:,}")
+        raise ConfigError(f"{axes} make {number:,} cells; the maximum is {MAX_CELLS:,}")
 
 
 # Hunts
@@ -211,7 +211,7 @@ def _hunt_cells(hunt: dict[str, Any]) -> list[SweepCell]:
     for name in hunt:
         if name in SETTINGS and name not in axes:
             raise ConfigError(
-                f"[hunt] {name}: a hunt draws its knobs from the seed; set them in a [grid]"
+                f"[hunt] {name}: the seed draws the settings of a hunt; use a [grid] to set them"
             )
         if name not in axes:
             raise ConfigError(
@@ -236,7 +236,7 @@ def _axes(table: str, given: Mapping[str, Any], axes: Axis) -> dict[str, list[An
     for name, value in given.items():
         each = value if isinstance(value, list) else [value]
         if not each:
-            raise ConfigError(f"[{table}] {name} has no value; leave the line out, or name one")
+            raise ConfigError(f"[{table}] {name} has no value; give a value, or remove the line")
         try:
             found[name] = list(dict.fromkeys(axes[name](one) for one in each))
         except ConfigError as error:

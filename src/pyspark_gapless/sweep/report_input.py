@@ -1,8 +1,8 @@
-"""The figures of a sweep for a report, from the folder of its results alone.
+"""The figures of a sweep for a report, from the folder of results alone.
 
 Needs pyarrow and no Spark: the table of results is small. Cells and seeds are taken from the rows.
-If a folder has runs of several versions of the code, those of the newest files count, and the
-others are only counted.
+If a folder has runs of several versions of the code, the runs of the newest files are reported, and
+the others are only counted.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
     """Return the figures of the sweep in a folder, ready for JSON."""
     if not is_sweep(folder):
         raise ConfigError(
-            f"{folder}: no sweep is there ({RUNS_DIR}/*.parquet); make one: gapless sweep "
-            f"--output {folder}"
+            f"{folder}: there is no sweep here ({RUNS_DIR}/*.parquet); create "
+            f"one with gapless sweep --output {folder}"
         )
     results = SweepResults(folder)
     cells, seeds, newest, other = _newest_runs(results)
@@ -68,7 +68,7 @@ def figures(folder: Path, *, title: str = "") -> dict[str, Any]:
 
 
 def _newest_runs(results: SweepResults) -> tuple[list[SweepCell], set[int], _CodeVersion, int]:
-    """Return cells and seeds of the newest code in a folder, that code, and the other runs."""
+    """Return cells and seeds of the newest code in a folder, the code, and the other runs."""
     counts: Counter[_CodeVersion] = Counter()
     cells: dict[_CodeVersion, dict[str, SweepCell]] = {}
     seeds: dict[_CodeVersion, set[int]] = {}
@@ -85,8 +85,8 @@ def _newest_runs(results: SweepResults) -> tuple[list[SweepCell], set[int], _Cod
             seeds.setdefault(newest, set()).add(row["seed"])
     if not counts:
         raise ConfigError(
-            f"{results.folder}: no run of this sweep is done yet; start it again with the same "
-            f"--output"
+            f"{results.folder}: no run of this sweep has finished yet; continue "
+            "with the same --output"
         )
     return list(cells[newest].values()), seeds[newest], newest, counts.total() - counts[newest]
 
@@ -98,14 +98,14 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = pq.read_table(path, columns=list(_COLUMNS)).to_pylist()
     except (pa.ArrowException, KeyError) as error:
-        raise ConfigError(f"{path} is no file of results of a sweep: {error}") from error
+        raise ConfigError(f"{path} is not a result file of a sweep: {error}") from error
     return found
 
 
 def _cell(row: dict[str, Any]) -> SweepCell:
-    """Return the cell of a row: the one with the key of the row.
+    """Return the cell with the key of a row.
 
-    A row does not tell whether its capacity was given or is that of the profile, nor whether its
+    A row does not show whether the capacity was given or is the profile's default, nor whether the
     loss was written as a whole number; the key does.
     """
     knobs = dict(row["knobs"] or ())

@@ -1,7 +1,7 @@
 """The files of results: ``DIR/runs/*.parquet``; files are added and never changed.
 
-A file is written under a name that readers ignore, and gets its own name when it is complete. So
-every file is complete, whichever process is killed and when.
+A file is written under a name that readers ignore, and renamed when complete. So every file is
+complete, even if a process is killed at any time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_runs(spark: SparkSession, folder: str | Path) -> SweepRuns:
 
 
 class RequestedRuns:
-    """The runs that are asked for: every cell with every seed. A run has a number, seeds first."""
+    """The requested runs: every cell with every seed. A run has a number, seeds first."""
 
     def __init__(self, cells: Sequence[SweepCell], seeds: range, code: str) -> None:
         self.cells = list(cells)
@@ -57,7 +57,7 @@ class RequestedRuns:
         return len(self.cells) * len(self.seeds)
 
     def cell_of(self, key: str) -> SweepCell:
-        """Return the cell of that key."""
+        """Return the cell with the given key."""
         return self.cells[self._index[key]]
 
     def run_numbers(
@@ -82,7 +82,7 @@ class RequestedRuns:
 
 
 class SweepResults:
-    """The results in one folder."""
+    """The results in a folder."""
 
     def __init__(self, folder: Path) -> None:
         check_path(folder)
@@ -99,8 +99,8 @@ class SweepResults:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"{self.folder}: another sweep is writing there; wait for it, or name another "
-                    f"--output"
+                    f"{self.folder}: another sweep is writing here; wait for its end, "
+                    "or use another --output"
                 ) from None
             for left in self.files.glob(f"{_UNFINISHED}*"):
                 left.unlink()
@@ -110,11 +110,11 @@ class SweepResults:
                 self.write()
 
     def add(self, table: pa.Table) -> None:
-        """Take rows in; they are safe after the next :meth:`write`."""
+        """Add rows to be written with the next ``write``."""
         self._pending.append(table)
 
     def write(self) -> int:
-        """Write the collected rows into one file; return their number."""
+        """Write the collected rows into a file; return the number of rows."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -132,7 +132,7 @@ class SweepResults:
         return int(table.num_rows)
 
     def completed(self, wanted: RequestedRuns, *, of_other_code: bool = False) -> Flags:
-        """Return the numbers of the requested runs that are present, or of those of other code."""
+        """Return a flag for each requested run: present in the results, of this or other code."""
         import numpy as np
 
         found = np.zeros(len(wanted), bool)
@@ -167,12 +167,11 @@ class SweepResults:
                 with pq.ParquetFile(path) as file:
                     if not file.schema_arrow.equals(schema):
                         raise ConfigError(
-                            f"{path} is no file of results of this version: its columns are "
-                            f"others; "
-                            "name another --output"
+                            f"{path} is not a result file of this version: the columns differ; "
+                            "use another --output"
                         )
                     yield from file.iter_batches(columns=columns)
             except pa.ArrowException as error:
                 raise ConfigError(
-                    f"{path} cannot be read: {error}; move it away, and its runs are done again"
+                    f"{path} cannot be read: {error}; move the file away to repeat its runs"
                 ) from error

@@ -1,13 +1,13 @@
-"""A sweep: hand out what is not done yet in chunks, take in the rows, write them down now and then.
+"""A sweep: submit missing runs in chunks, collect the rows, write files at intervals.
 
-On planning: a chunk is as many runs as take :data:`TARGET_TASK_S` on each core, by those that
-were done; near the end, and while nothing is known, it is smaller, so that all cores end together.
-There is always one chunk more under way than the cores can take, so that none waits for this
-process.
+On planning: a chunk has as many runs as take ``TARGET_TASK_S`` on each core, by the cost of
+finished runs; near the end, and without any finished run, a chunk is smaller, so that all cores end
+together. Another chunk is always queued beyond the slots of the cores, so that no core waits for
+this process.
 
-On writing: when :data:`WRITE_SHARE` of the time spent has passed since the last file, but not
-within :data:`MIN_WRITE_INTERVAL_S`; so a killed sweep loses a fiftieth, and a long one does
-not leave a heap of tiny files.
+On writing: a file is written when ``WRITE_SHARE`` of the elapsed time has passed since the last
+file, but not within ``MIN_WRITE_INTERVAL_S``. So a killed sweep loses a fiftieth, and a long sweep
+does not leave many tiny files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 TARGET_TASK_S: Final = 3.0
 """How long a task should take: long beside its start, short for progress reports."""
 MIN_TASK_S: Final = 0.75
-"""Tasks are not made shorter than that, even near the end."""
+"""Minimum duration of a task, even near the end."""
 MIN_WRITE_INTERVAL_S: Final = 2.0
 """Least and most time between two files of results."""
 MAX_WRITE_INTERVAL_S: Final = 60.0
@@ -67,7 +67,7 @@ class SweepProgress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start of the sweep."""
         return monotonic() - self.began_s
 
     @property
@@ -87,7 +87,7 @@ class SweepPlan(NamedTuple):
 
 
 class SweepOutcome(NamedTuple):
-    """What was run, and what is present; ``other_code_runs`` were of other code and repeated."""
+    """The runs done and present; ``other_code_runs`` were of other code and are repeated."""
 
     progress: SweepProgress
     summary: SweepSummary
@@ -98,7 +98,7 @@ class SweepOutcome(NamedTuple):
 def run(
     plan: SweepPlan, on_progress: Callable[[SweepProgress], None], stop: threading.Event
 ) -> SweepOutcome:
-    """Do what is planned and not done yet, and return what came of it all."""
+    """Run the missing runs of a plan, and return the outcome."""
     _check_installed(spark=plan.workers is None)
     if plan.master is not None:
         parse_master(plan.master)
@@ -108,9 +108,9 @@ def run(
     )
     if len(wanted) > MAX_RUNS:
         raise ConfigError(
-            f"{len(plan.cells):,} cells with {len(plan.seeds):,} seeds are {len(wanted):,} runs; "
-            f"the most at a time is "
-            f"{MAX_RUNS:,}: do them in parts, with --seeds and --first"
+            f"{len(plan.cells):,} cells with {len(plan.seeds):,} seeds are "
+            f"{len(wanted):,} runs; the maximum is {MAX_RUNS:,}: split the "
+            "sweep with --seeds and --first"
         )
     slots = others = 0
     with results.locked():
@@ -136,12 +136,12 @@ def _check_installed(*, spark: bool) -> None:
     for package in ("pyarrow", "numpy"):
         if find_spec(package) is None:
             raise SparkMissingError(
-                f"{package} is not installed, in which results are kept", INSTALL_SPARK_HINT
+                f"{package}, needed to store results, is not installed", INSTALL_SPARK_HINT
             )
 
 
 class ChunkSizer:
-    """How many runs make a chunk, from what runs have cost so far."""
+    """Computes the number of runs in a chunk from the cost of finished runs."""
 
     def __init__(self, engine: SweepExecutor) -> None:
         self._engine = engine
@@ -149,7 +149,7 @@ class ChunkSizer:
         self._spent_s = 0.0
 
     def record(self, runs: int, spent_s: float) -> None:
-        """Take note of what some runs have cost."""
+        """Record the cost of finished runs."""
         self._runs += runs
         self._spent_s += spent_s
 
@@ -173,9 +173,10 @@ def sweep(
     on_progress: Callable[[SweepProgress], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> SweepProgress:
-    """Do the wanted runs that are not in ``results`` yet, and add them; return how far it came.
+    """Run the wanted runs that are not in ``results`` yet, and add the rows; return the outcome.
 
-    When ``stop`` is set nothing more is handed out, and what is under way is still taken in.
+    When ``stop`` is set, no further chunk is submitted, and the rows of running chunks are still
+    added.
     """
     stop = stop or threading.Event()
     there = results.completed(wanted)
@@ -233,7 +234,7 @@ def _write_every_s(elapsed_s: float) -> float:
 
 
 def _missing(wanted: RequestedRuns, there: Flags) -> Iterator[SweepRun]:
-    """Yield missing runs seed by seed: a stopped sweep has something of every cell."""
+    """Yield missing runs seed by seed: a stopped sweep has runs of every cell."""
     import numpy as np
 
     cells = wanted.cells

@@ -1,4 +1,4 @@
-"""The one table of results, a row a simulated run: for the writer, Spark and docs/sweep.md."""
+"""The table of results, with a row for each simulated run: for the writer, Spark and the docs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY_KIND: Final = f"struct<{','.join(f'{kind}:bigint' for kind in KINDS)}>"
 
 
 class ResultColumn(NamedTuple):
-    """One column: its Spark type and its meaning; ``of`` says for which runs, if not for all."""
+    """A column: the Spark type and the meaning; ``of`` limits the column to some runs."""
 
     spark_type: str
     meaning: str
@@ -26,11 +26,11 @@ class ResultColumn(NamedTuple):
 GRID: Final = "grid"
 """Said of a run of a grid: the work of ``gapless compare``."""
 TOLD_VIEWS: Final = "told"
-"""Said of a run of the swarm in which groups are told their views: ``gapless sim``."""
+"""Kind of a swarm run with scripted views: ``gapless sim``."""
 MEMBERSHIP: Final = "membership"
-"""Said of a run of the swarm in which groups make their own views: ``gapless sim --membership``."""
+"""Kind of a swarm run in which groups make their own views: ``gapless sim --membership``."""
 HUNTS: Final = (TOLD_VIEWS, MEMBERSHIP)
-"""Parameters that are drawn from the seed."""
+"""The kinds of runs with parameters drawn from the seed."""
 
 COLUMNS: Final[dict[str, ResultColumn]] = {
     "key": ResultColumn("string", "The cell: a hash of every parameter but the seed."),
@@ -123,7 +123,7 @@ def arrow_schema() -> pa.Schema:
 
 
 def arrow_type(kind: str) -> pa.DataType:
-    """Return the type of pyarrow that Spark calls ``kind``."""
+    """Return the pyarrow type for the Spark type ``kind``."""
     import pyarrow as pa
 
     plain = {"string": pa.string(), "bigint": pa.int64(), "double": pa.float64()}
@@ -152,7 +152,7 @@ def column_table() -> str:
 
 
 class SweepRuns(Dataset):
-    """A row for each simulated run of a sweep; ``(key, seed, version, code)`` is its key."""
+    """A row for each simulated run of a sweep; the key is ``(key, seed, version, code)``."""
 
     name = "runs"
     columns: ClassVar = {name: column.spark_type for name, column in COLUMNS.items()}

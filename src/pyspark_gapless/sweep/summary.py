@@ -1,7 +1,7 @@
-"""Summary of a sweep: a line a cell of a grid, the counts of a hunt, and every failure.
+"""Summary of a sweep: a line for each cell of a grid, the counts of a hunt, and every failure.
 
-Everything is added up batch by batch, in whole columns, so a sweep of millions of runs needs no
-more memory than one of thousands, but for the digests of a hunt.
+Whole columns are added up batch by batch, so a sweep of millions of runs needs no more memory than
+a sweep of thousands, except for the digests of a hunt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_FAILURES: Final = 1000
-"""Maximum number of failures that are kept with their violations; the others are counted."""
+"""Maximum number of failures with violations; further failures are only counted."""
 _SUMS: Final = (
     *("sent", "expected", "delivered", "span_ns", "frames_lost", "stalls"),
     *("repairs", "events", "steps", "simulated_ns", "cpu_s"),
@@ -36,7 +36,7 @@ _MAXIMA: Final = ("max_ns", "peak_window")
 
 @dataclass(slots=True)
 class RunFailure:
-    """A run with violations, or one that ended with an error."""
+    """A run with violations, or with an error."""
 
     cell: SweepCell
     seed: int
@@ -46,7 +46,7 @@ class RunFailure:
 
     @property
     def description(self) -> str:
-        """What is wrong, in a line."""
+        """The fault of the run, in a line."""
         if self.error is not None:
             return f"broke off: {self.error}"
         first = self.violations[0]
@@ -56,16 +56,16 @@ class RunFailure:
 
     @property
     def replay(self) -> str:
-        """The command that repeats the run."""
+        """The command to repeat the run."""
         return self.cell.replay(self.seed)
 
     @property
     def shrink(self) -> str | None:
-        """The command that shrinks the run to a scenario; a run with an error cannot be shrunk."""
+        """The command to shrink the run to a scenario; a run with an error cannot be shrunk."""
         return None if self.error is not None else self.cell.shrink(self.seed)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the failure for a program."""
         return {
             "key": self.cell.key,
             "seed": self.seed,
@@ -79,7 +79,7 @@ class RunFailure:
 
 @dataclass(slots=True)
 class CellSummary:
-    """All runs of one cell. ``frames`` and ``sizes_bytes`` are by kind, latencies by delivery."""
+    """All runs of a cell. ``frames`` and ``sizes_bytes`` are by kind, latencies by delivery."""
 
     cell: SweepCell
     runs: int = 0
@@ -100,7 +100,7 @@ class CellSummary:
         )
 
     def percentile_ns(self, percent: float) -> int | None:
-        """Return the latency that ``percent`` of all deliveries did not exceed, or None."""
+        """Return the latency not exceeded by ``percent`` of all deliveries, or None."""
         left = self.latency.total() * percent / 100
         for value_ns in sorted(self.latency):
             left -= self.latency[value_ns]
@@ -113,13 +113,13 @@ class CellSummary:
         return self.frames[kind] / max(1, self.sums["delivered"])
 
     def repairs_per_loss(self) -> float | None:
-        """Return the repair frames for each lost one; None if nothing was lost."""
+        """Return the repair frames per lost frame; None without losses."""
         return (
             self.frames["repair"] / self.sums["frames_lost"] if self.sums["frames_lost"] else None
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the summary for a program."""
         cell = self.cell
         return {
             "key": cell.key,
@@ -154,7 +154,7 @@ def _rounded(value: float | None) -> float | None:
 
 @dataclass(slots=True)
 class HuntSummary:
-    """All runs of one kind of hunt; ``drawn`` if the seeds draw the profiles."""
+    """All runs of a kind of hunt; ``drawn`` if the seeds draw the profiles."""
 
     kind: str
     drawn: bool
@@ -170,32 +170,32 @@ class HuntSummary:
 
     @property
     def must_happen(self) -> tuple[str, ...]:
-        """What must happen in such a hunt."""
+        """The required situations of the hunt."""
         return REQUIRED_MEMBERSHIP_COVERAGE if self.kind == MEMBERSHIP else REQUIRED_STREAM_COVERAGE
 
     @property
     def never_seen(self) -> list[str]:
-        """What must happen and has not."""
+        """The required situations without an occurrence."""
         return [what for what in self.must_happen if not self.seen[what]]
 
     @property
     def is_thorough(self) -> bool:
-        """Whether there are enough runs to have seen everything."""
+        """Whether there are enough runs to require every situation."""
         return self.drawn and self.runs >= thorough_seeds(membership=self.kind == MEMBERSHIP)
 
     @property
     def failure_rate_bound(self) -> float:
-        """Maximum share of runs with a bug that was not seen, at 95 % confidence."""
+        """Maximum share of runs with an unseen bug, at 95 % confidence."""
         return min(1.0, 3 / max(1, self.runs))
 
     @property
     def digest(self) -> str:
-        """The digest over all seeds in order, as ``gapless sim --seeds`` computes it."""
+        """The digest over all seeds in order, the same as from ``gapless sim --seeds``."""
         whole = "".join(digest for _, _, digest in sorted(self.digests))
         return blake2b(whole.encode(), digest_size=16).hexdigest()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the summary for a program."""
         return {
             "groups": self.kind,
             "seeds": self.runs,
@@ -249,7 +249,7 @@ class SweepSummary:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for a program."""
+        """Return the summary for a program."""
         return {
             "runs": self.runs,
             "missing": self.missing,
@@ -262,7 +262,7 @@ class SweepSummary:
 
 
 def summarise(results: SweepResults, wanted: RequestedRuns) -> SweepSummary:
-    """Return the summary of the requested runs that are done."""
+    """Return the summary of the finished requested runs."""
     cells = {cell.key: CellSummary(cell) for cell in wanted.cells if cell.kind == GRID}
     kinds = dict.fromkeys(cell.kind for cell in wanted.cells if cell.kind != GRID)
     hunts = {
@@ -302,7 +302,7 @@ def _grouped(
 
 
 def _failure_counts(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Return for each row: that it is one, whether it failed, and how many violations it has."""
+    """Return for each row a count of 1, whether the run failed, and the number of violations."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -374,7 +374,7 @@ def _add_hunts(batch: pa.RecordBatch, hunts: dict[str, HuntSummary]) -> None:
 
 
 def _entries(batch: pa.RecordBatch, by: str, column: str) -> list[tuple[Any, Any, int]]:
-    """Return the sums of the values of a map for each of its keys, and each value of ``by``."""
+    """Return the sums of the values of a map for each key, and each value of ``by``."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""The work of a task: simulate runs, one after the other, and return their rows.
+"""The work of a task: simulate runs in sequence, and return the rows.
 
-A run is a pure function of its cell, its seed and the code; only ``cpu_s`` and ``python`` depend on
-the machine. A run that ends with an error is a row like any other, with the error in it: one bad
-seed does not end a sweep.
+A run is a pure function of cell, seed and code; only ``cpu_s`` and ``python`` depend on the
+machine. A run with an error is a row like any other, with the error in a column: a bad seed does
+not end a sweep.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS: Final = 16
-"""How many rows a task returns at once: few, so that they do not pile up, but not single ones."""
+"""Number of rows that a task returns at once: few, so that rows do not pile up, but several."""
 _DIGITS: Final = 7
 
 
 class SweepRun(NamedTuple):
-    """One simulated run to do."""
+    """A simulated run to do."""
 
     cell: SweepCell
     seed: int
@@ -55,7 +55,7 @@ def make_task(
 
 
 def record_batches(runs: Iterable[SweepRun], code: str) -> Iterator[pa.RecordBatch]:
-    """Do some runs; yield their rows, a few at a time."""
+    """Do some runs; yield the rows, a few at a time."""
     import pyarrow as pa
 
     schema, rows = arrow_schema(), (run_row(run, code) for run in runs)
@@ -64,14 +64,14 @@ def record_batches(runs: Iterable[SweepRun], code: str) -> Iterator[pa.RecordBat
 
 
 def run_table(runs: Sequence[SweepRun], code: str) -> pa.Table:
-    """Do some runs and return all their rows."""
+    """Do some runs and return all rows."""
     import pyarrow as pa
 
     return pa.Table.from_batches(record_batches(runs, code), schema=arrow_schema())
 
 
 def run_row(run: SweepRun, code: str) -> dict[str, Any]:
-    """Do one run and return its row."""
+    """Do a run and return the row."""
     cell, seed = run
     config = cell.config()
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
@@ -104,7 +104,7 @@ def run_row(run: SweepRun, code: str) -> dict[str, Any]:
 
 
 def _format_error(error: Exception) -> str:
-    """Return an error in one line, with the place where it was raised."""
+    """Return an error in a line, with the place of the raise."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
     return f"{type(error).__name__}: {error} ({where})"

@@ -13,32 +13,30 @@ if TYPE_CHECKING:
 
 
 class SchemaError(GaplessError):
-    """A DataFrame lacks columns of its dataset, or has others; the message names each."""
+    """A DataFrame lacks columns of its dataset, or has others; the message names each column."""
 
 
 class Dataset:
     """A DataFrame with exactly the columns of its kind, in their types.
 
-    Subclasses define the columns. Columns are put into the order of the schema, so that all files
-    of a table are alike.
+    Subclasses define the columns. ``Dataset`` puts columns into the order of the schema, so that
+    all files of a table are alike.
     """
 
     name: ClassVar[str]
-    """The name of the dataset and of its folder."""
+    """The name of the dataset and the name of its folder."""
     columns: ClassVar[Mapping[str, str]]
     """The columns with their Spark types."""
 
     def __init__(self, frame: DataFrame) -> None:
         wrong = differences(frame.schema, self.columns)
         if wrong:
-            raise SchemaError(
-                f"this is no {self.name} table: {'; '.join(wrong)}; expected {self.ddl()}"
-            )
+            raise SchemaError(f"not a {self.name} table: {'; '.join(wrong)}; expected {self.ddl()}")
         self.frame = frame.select(*self.columns)
 
     @classmethod
     def ddl(cls) -> str:
-        """Return the schema as text that Spark reads."""
+        """Return the schema as text for Spark."""
         return ", ".join(f"`{name}` {kind}" for name, kind in cls.columns.items())
 
 

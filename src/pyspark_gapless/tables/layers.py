@@ -9,14 +9,14 @@ from pyspark_gapless.tables.dataset import Dataset
 
 
 class Bronze(Dataset):
-    """Every message of the group once, as the source returns it; ``(origin, seqno)`` is the key."""
+    """Every message of the group once, as the source returns it; the key is ``(origin, seqno)``."""
 
     name = "bronze"
     columns: ClassVar = COLUMNS
 
 
 class Silver(Dataset):
-    """Every row of bronze with a typed payload; ``problem`` says what is wrong with a bad row."""
+    """Every row of bronze with a typed payload; ``problem`` names the fault of a bad row."""
 
     name = "silver"
     columns: ClassVar = {
@@ -35,7 +35,7 @@ class Silver(Dataset):
 
 
 class Gold(Dataset):
-    """A row for each site and complete minute, with the aggregates of its valid readings."""
+    """A row for each site and complete minute, with the aggregates of the valid readings."""
 
     name = "gold"
     columns: ClassVar = {

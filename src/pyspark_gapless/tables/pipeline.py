@@ -1,13 +1,12 @@
 """From messages to tables: bronze as received, silver with types, gold aggregated by event time.
 
 A *method* is a pure function from DataFrame to DataFrame. A *step* reads, chains methods and writes
-a table; it is a streaming query with its own checkpoint, so it continues where it stopped.
-docs/pipeline.md shows the whole.
+a table. A step is a streaming query with its own checkpoint, so a restarted step continues.
+docs/guides/pipeline.md shows the whole.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gapless.logger import logger_of
 from pyspark_gapless.tables import Bronze, Dataset, Gold, Silver
 from pyspark_gapless.tables.table import ParquetTable, check_path, uri
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = logging.getLogger("gapless.spark")
+log = logger_of("spark")
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 """A pure function from DataFrame to DataFrame."""
 
 WATERMARK_DELAY: Final = "10 minutes"
-"""Maximum lateness of a reading, behind the latest one, that still counts in gold."""
+"""Maximum lateness of a reading, behind the latest reading, that still counts in gold."""
 WINDOW: Final = "1 minute"
-"""What gold sums up."""
+"""Length of the time windows of gold."""
 CELSIUS: Final = (-60.0, 60.0)
 HUMIDITY: Final = (0.0, 100.0)
 """The range of a sensor; any other value is a fault of the sensor."""
@@ -39,7 +39,7 @@ HUMIDITY: Final = (0.0, 100.0)
 SLOW_WORKER_ERROR: Final = "Python worker failed to connect back"
 """Spark's message for a Python worker that was not up within ten seconds: a busy machine."""
 MAX_SLOW_FAILURES: Final = 20
-"""So often in a row that is waited out."""
+"""Maximum number of slow starts in a row before a step fails."""
 
 _PYTHON_ERROR: Final = re.compile(
     r"(?:(?:pyspark_)?gapless\.[\w.]+: (?P<ours>.+)|[\w.]*(?:Error|Exception): .+)"
@@ -68,7 +68,7 @@ def parse_payload(frame: DataFrame) -> DataFrame:
 
 
 def cast_columns(frame: DataFrame) -> DataFrame:
-    """Give the columns their types, and each row its ``problem``: the first fault, or null."""
+    """Cast the columns to their types; set the ``problem`` of each row: first fault, or null."""
     from pyspark.sql import functions as F  # noqa: N812
 
     kinds = {name: Silver.columns[name] for name in ("number", "at", "celsius", "humidity")}
@@ -96,7 +96,7 @@ def _when(condition: Column, problem: str) -> Column:
 
 
 def drop_invalid(frame: DataFrame) -> DataFrame:
-    """Leave out the rows that have a problem."""
+    """Drop the rows with a problem."""
     return frame.where("problem is null")
 
 
@@ -134,7 +134,7 @@ def discard_unplanned_batch(checkpoint: Path) -> None:
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """Read, chain, write: a streaming query that fills one table from its checkpoint on."""
+    """Read, chain, write: a streaming query that fills a table from its checkpoint on."""
 
     read: Callable[[SparkSession], DataFrame]
     transforms: tuple[Transform, ...]
@@ -143,7 +143,7 @@ class PipelineStep:
 
     @property
     def name(self) -> str:
-        """The name of the table that the step fills."""
+        """The name of the table."""
         return str(self.table.kind.name)
 
     def start(self, spark: SparkSession, *, every_s: float | None = None) -> StreamingQuery:
@@ -177,7 +177,7 @@ class PipelineStep:
 
 
 class RetryLimit:
-    """Maximum number of failures of a step in a row, without progress of its table."""
+    """Maximum number of failures of a step in a row, without progress of the table."""
 
     def __init__(self, step: PipelineStep, tries: int) -> None:
         self.step = step
@@ -186,7 +186,7 @@ class RetryLimit:
         self._batches = step.table.batches
 
     def on_failure(self, error: Exception) -> None:
-        """Count a failure; raise it if there were too many."""
+        """Count a failure; raise the failure beyond the maximum."""
         if self.step.table.batches > self._batches:
             self._failures = self._slow = 0
         self._batches = self.step.table.batches
@@ -198,7 +198,7 @@ class RetryLimit:
         if self._failures >= self._tries or self._slow > MAX_SLOW_FAILURES:
             raise error
         log.warning(
-            "%s has failed and goes on from its checkpoint: %s", self.step.name, root_cause(text)
+            "%s failed and continues from its checkpoint: %s", self.step.name, root_cause(text)
         )
 
 
@@ -253,7 +253,7 @@ class Pipeline:
         )
 
     def prepare(self) -> None:
-        """Make the folders and count what is there."""
+        """Make the folders and count the present rows."""
         for table in self.tables:
             table.prepare()
 
@@ -262,6 +262,6 @@ class Pipeline:
         return [step.start(spark, every_s=every_s) for step in self.steps]
 
     def catch_up(self, spark: SparkSession, tries: int = 1) -> None:
-        """Run one step after the other over the available data; then every table is complete."""
+        """Run the steps in order over the available data; then every table is complete."""
         for step in self.steps:
             step.catch_up(spark, tries)

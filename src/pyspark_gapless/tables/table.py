@@ -1,8 +1,8 @@
-"""A table of Parquet files that has every micro-batch once, whatever crashed before.
+"""A table of Parquet files that has every micro-batch once, even after crashes.
 
-On publishing: the rows of a batch are written into a folder beside the table, and one rename moves
-that folder into the table, as ``batch=<id>``. So a batch is in the table with all its rows or not
-at all, and files of a failed attempt never are. A batch that is in the table is left alone: Spark
+On publishing: the rows of a batch are written into a folder beside the table, and a rename moves
+the folder into the table, as ``batch=<id>``. So a batch is in the table with all its rows or not at
+all, and files of a failed attempt never are. A batch already in the table is left alone: Spark
 repeats a batch after a crash, with the same rows.
 
 The table has no log of valid files. Spark, DuckDB, pandas or ``pyarrow`` read the folder and see
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gapless.errors import ConfigError
+from gapless.output.private_files import make_inner_folder, make_private_folder
 from pyspark_gapless.tables import Dataset
 
 if TYPE_CHECKING:
@@ -29,16 +30,17 @@ D = TypeVar("D", bound=Dataset)
 BATCH: Final = "batch"
 """The partition column of a table: the micro-batch of a row."""
 AGE: Final = "36500d"
-"""Files count as new until they have been read, however old they are."""
+"""Files count as new until read, regardless of age."""
 _SPECIAL = re.compile(r"[][{}*?\\,:\n]")
 
 
 class ParquetTable(Generic[D]):
-    """The folder ``tables/<name>`` under ``root``, with rows of one kind of dataset."""
+    """The folder ``tables/<name>`` under ``root``, with rows of a single kind of dataset."""
 
     def __init__(self, root: Path, kind: type[D]) -> None:
         check_path(root)
         self.kind = kind
+        self.root = root
         self.folder = root / "tables" / kind.name
         self._staging = root / "staging" / kind.name
         self.batches = self.rows = 0
@@ -46,14 +48,15 @@ class ParquetTable(Generic[D]):
 
     def prepare(self) -> None:
         """Create the folder, delete leftovers of failed attempts, and count the rows."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.root)
+        make_inner_folder(self.folder)
         shutil.rmtree(self._staging, ignore_errors=True)
-        self._staging.mkdir(parents=True)
+        make_inner_folder(self._staging)
         there = self.published()
         self.batches, self.rows = len(there), sum(map(_rows_of, there.values()))
 
     def publish(self, frame: DataFrame, batch: int) -> None:
-        """Add a micro-batch, if it is not there; made for ``foreachBatch``."""
+        """Add a micro-batch, unless the table has the batch; made for ``foreachBatch``."""
         target = self.folder / f"{BATCH}={batch}"
         if target.exists():
             return
@@ -82,7 +85,7 @@ class ParquetTable(Generic[D]):
         return self.kind(spark.read.schema(self._ddl()).parquet(uri(self.folder)).drop(BATCH))
 
     def stream(self, spark: SparkSession) -> D:
-        """Return the rows as a stream: the existing ones, and those of later batches."""
+        """Return the rows as a stream: the existing rows, then the rows of later batches."""
         reader = spark.readStream.schema(self._ddl()).option("maxFileAge", AGE)
         return self.kind(reader.parquet(uri(self.folder)).drop(BATCH))
 
@@ -91,21 +94,22 @@ class ParquetTable(Generic[D]):
 
 
 def uri(path: Path) -> str:
-    """Return a path that Spark resolves on this machine, whatever its default file system is."""
+    """Return a path that Spark resolves on this machine under any default file system."""
     return f"file:{path.absolute()}"
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that Spark would take for a pattern or for several."""
+    """Refuse a path that Spark would take for a pattern or for several paths."""
     found = _SPECIAL.search(str(path.absolute()))
     if found is not None:
         raise ConfigError(
-            f"{path}: Spark takes {found[0]!r} in a path for something else; name another folder"
+            f"{path}: Spark treats {found[0]!r} in a path as a pattern or a "
+            "list; use another folder"
         )
 
 
 def _rows_of(folder: Path) -> int:
-    """Return the number of rows in the files of a batch, from their footers."""
+    """Return the number of rows in the files of a batch, from the footers."""
     import pyarrow.parquet as pq
 
     return sum(int(pq.read_metadata(path).num_rows) for path in folder.glob("*.parquet"))

@@ -1,4 +1,4 @@
-"""Traces on Spark: the rows of a whole group as one DataFrame, from any number of files."""
+"""Traces on Spark: the rows of a whole group as a DataFrame, from any number of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of a trace in Spark, and the codes of its events."""
+"""The columns of a trace in Spark, and the codes of the events."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ INCARNATION_COLUMNS: Mapping[str, str] = {
 STREAM_KEY = ("seed", "origin", "epoch", "to")
 """The columns that identify a stream."""
 STREAM_AT_MEMBER = ("seed", "member", *STREAM_KEY[1:])
-"""The columns that identify a stream at one incarnation."""
+"""The columns that identify a stream at an incarnation."""
 INCARNATION_KEY = ("seed", "member")
 """The columns that identify an incarnation."""
 
 
 def ddl(columns: Mapping[str, str]) -> str:
-    """Return columns as text that Spark reads."""
+    """Return columns as text for Spark."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())

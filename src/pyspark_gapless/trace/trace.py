@@ -1,4 +1,4 @@
-"""A trace in Spark: its rows, its incarnations, and their names."""
+"""A trace in Spark: rows, incarnations, and names."""
 
 from __future__ import annotations
 
@@ -39,24 +39,23 @@ RARE_EVENTS = (
     "REST",
     "END",
 )
-"""Events that happen a few times in an incarnation, however much it sends."""
+"""Events that happen only a few times in an incarnation, under any load."""
 BULKY_COLUMNS = ("k", "size_bytes", "hash", "hash_first", "sent_ns", "low", "delivered", "frame_id")
 """Columns that are unused in rows of rare events, and slow to read."""
 MAX_DRIVER_ROWS = 200_000
-"""Maximum number of rows of a frame that the driver holds."""
+"""Maximum number of rows of a frame in the driver."""
 
 
 class TraceError(GaplessError):
-    """There is no trace here, or it cannot be read; the message says why."""
+    """There is no trace here, or the trace cannot be read; the message says why."""
 
 
 class Trace:
-    """The trace of one or many groups: ``rows``, and ``incarnations`` with their properties.
+    """The trace of a group or many groups: ``rows``, and ``incarnations`` with their properties.
 
-    ``rows`` has the columns of :data:`~pyspark_gapless.trace.schema.COLUMNS`, ``incarnations``
-    those of :data:`~pyspark_gapless.trace.schema.INCARNATION_COLUMNS`, one row per incarnation.
-    Incarnations are numbers; numbers of different seeds may be equal, so ``seed`` belongs to every
-    key.
+    ``rows`` has the columns of ``COLUMNS``; ``incarnations`` has the columns of
+    ``INCARNATION_COLUMNS``, with a row per incarnation. Incarnations are numbers; numbers of
+    different seeds may be equal, so ``seed`` belongs to every key.
     """
 
     def __init__(self, rows: DataFrame, incarnations: DataFrame) -> None:
@@ -66,7 +65,7 @@ class Trace:
         ]
         if wrong:
             raise TraceError(
-                f"this is no trace: {'; '.join(wrong)}; docs/traces.md lists the columns"
+                f"not a trace: {'; '.join(wrong)}; docs/reference/traces.md lists the columns"
             )
         self.rows = rows.select(*COLUMNS)
         self.incarnations = incarnations.select(*INCARNATION_COLUMNS)
@@ -74,7 +73,7 @@ class Trace:
 
     @classmethod
     def read(cls, spark: SparkSession, path: str | Path) -> Self:
-        """Read everything under a folder as one trace; seal journals of killed processes first.
+        """Read all files under a folder as a trace; seal journals of killed processes first.
 
         Raises:
             TraceError: There is no trace, or the files are not a trace.
@@ -96,7 +95,7 @@ class Trace:
             raise TraceError(f"{path} cannot be read as a trace: {first}") from None
         wrong = differences(found.schema, COLUMNS)
         if wrong:
-            raise TraceError(f"{path} holds Parquet files that are no trace: {'; '.join(wrong)}")
+            raise TraceError(f"{path} has Parquet files that are not a trace: {'; '.join(wrong)}")
         incarnations = _deduplicate(incarnations)
         if live:
             incarnations = incarnations.withColumn(
@@ -106,10 +105,11 @@ class Trace:
 
     @staticmethod
     def seal(path: str | Path) -> list[Path]:
-        """Check that a folder of this machine has a trace, and seal it so that Spark can read it.
+        """Check that a local folder has a trace, and seal the trace for Spark.
 
-        Returns the folders that a process still writes to: the last rows of its incarnations cannot
-        be read yet.
+        Returns:
+            The folders that a process still writes to: the last rows of its incarnations cannot be
+            read yet.
 
         Raises:
             TraceError: There is no trace.
@@ -118,8 +118,8 @@ class Trace:
             return []
         folder = Path(path)
         if not folder.is_dir():
-            what = "is no folder" if folder.exists() else "no such folder"
-            raise TraceError(f"{folder}: {what}; expected one with a trace")
+            what = "not a folder" if folder.exists() else "no such folder"
+            raise TraceError(f"{folder}: {what}; expected a folder with a trace")
         live = sorted({journal.parent for journal in seal(folder).live})
         if (
             next(folder.rglob("*.parquet"), None) is None
@@ -127,13 +127,12 @@ class Trace:
         ):
             if live:
                 raise TraceError(
-                    f"{folder}: its processes still write to it and have filled no file; let them "
-                    f"end"
+                    f"{folder}: processes still write to this trace and no file is "
+                    "complete; stop the processes first"
                 )
             raise TraceError(
-                f"{folder}: no trace is there (*.parquet and lives.jsonl); record one with "
-                f"--trace, as in"
-                f" gapless sim 1 --trace {folder}"
+                f"{folder}: there is no trace here (*.parquet and lives.jsonl); "
+                f"record one with --trace, as in gapless sim 1 --trace {folder}"
             )
         return live
 
@@ -144,15 +143,15 @@ class Trace:
     def cached(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the result of ``make``, computed once for each ``name``.
 
-        For frames that are small beside the trace: the driver holds up to :data:`MAX_DRIVER_ROWS`
-        rows, so that later plans know their true size; larger frames are cached by Spark.
+        For frames that are small beside the trace: the driver holds up to ``MAX_DRIVER_ROWS`` rows,
+        so that later plans know the true size; Spark caches larger frames.
         """
         if name not in self._cached:
             self._cached[name] = materialize(make())
         return self._cached[name]
 
     def rare_rows(self, *events: str) -> DataFrame:
-        """Return the rows of some of the :data:`RARE_EVENTS`, without columns unused there."""
+        """Return the rows of some of the ``RARE_EVENTS``, without columns unused there."""
         columns = [name for name in self.rows.columns if name not in BULKY_COLUMNS]
         return self.cached("rare", lambda: self.where_event(*RARE_EVENTS).select(*columns)).where(
             is_one_of(*events)
@@ -175,7 +174,7 @@ class Trace:
         return SAMPLED in {mode for _, mode in self.clock_modes}
 
     def complete_incarnations(self, column: str, where: str = "own and whole") -> DataFrame:
-        """Return seeds and ids (as ``column``) of complete incarnations, or of those ``where``."""
+        """Return seeds and ids (as ``column``) of the incarnations that satisfy ``where``."""
         return F.broadcast(
             self.incarnations.where(where).select("seed", F.col("life").alias(column))
         )
@@ -199,7 +198,7 @@ class Trace:
         )
 
     def with_names(self, frame: DataFrame) -> DataFrame:
-        """Add ``member_name``, ``origin_name`` and ``peer_name`` for those columns present."""
+        """Add ``member_name``, ``origin_name`` and ``peer_name`` for the columns present."""
         names = F.broadcast(self.incarnations.select("seed", "life", "name"))
         for column in ("member", "origin", "peer"):
             if column in frame.columns:
@@ -211,7 +210,7 @@ class Trace:
 
 
 def materialize(frame: DataFrame) -> DataFrame:
-    """Return a frame whose rows are computed already."""
+    """Return a frame with rows computed already."""
     found = frame.limit(MAX_DRIVER_ROWS + 1).toArrow()
     return (
         frame.sparkSession.createDataFrame(found)
@@ -221,25 +220,25 @@ def materialize(frame: DataFrame) -> DataFrame:
 
 
 def is_one_of(*events: str) -> Column:
-    """Return whether the event of a row is one of ``events``."""
+    """Return whether the event of a row is in ``events``."""
     return F.col("event").isin([event_code(event) for event in events])
 
 
 def event_code(event: str) -> int:
     """Return the code of an event."""
     if event not in EVENT_CODES:
-        raise TraceError(f"no event is called {event!r}; the events are {', '.join(EVENT_CODES)}")
+        raise TraceError(f"unknown event {event!r}; the events are {', '.join(EVENT_CODES)}")
     return EVENT_CODES[event]
 
 
 def event_name(column: Column) -> Column:
-    """Return the names of the events whose codes are in ``column``."""
+    """Return the names of the events with the codes in ``column``."""
     pairs = [F.lit(value) for pair in EVENT_NAMES.items() for value in pair]
     return F.create_map(*pairs)[column.cast("int")]
 
 
 def _own_incarnations(folders: list[Path]) -> list[int]:
-    """Return the incarnations whose rows are in these file sets."""
+    """Return the incarnations with rows in the file sets."""
     return [
         incarnation_id(record.name)
         for folder in folders
@@ -249,7 +248,7 @@ def _own_incarnations(folders: list[Path]) -> list[int]:
 
 
 def _deduplicate(incarnations: DataFrame) -> DataFrame:
-    """Return one row per incarnation, its own if there is one; unfinished lines are skipped."""
+    """Return a row per incarnation, its own if present; unfinished lines are skipped."""
     incarnations = incarnations.where("life is not null").fillna(
         {"seed": 0, "own": False, "name": "", "member": "", "every": 0}
     )

@@ -1,4 +1,4 @@
-"""S8 and S9: members acknowledge what they delivered; purged messages are acknowledged by all."""
+"""S8 and S9: members acknowledge delivered messages; all members acknowledge purged messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def acks_were_sent(trace: Trace) -> DataFrame:
-    """S8, at the sender: each ack that arrives was sent by its member, if that was recorded.
+    """S8, at the sender: the member of each arriving ack has sent the ack, if recorded.
 
     In a simulated trace the ack was sent before.
     """
@@ -44,15 +44,15 @@ def acks_were_sent(trace: Trace) -> DataFrame:
     return violations(
         "S8",
         false,
-        format_message("an ack of %s for %d came in, which it never sent", "peer_name", "seqno"),
+        format_message("received an ack of %s for %d that was never sent", "peer_name", "seqno"),
     )
 
 
 def purge_is_safe(trace: Trace) -> DataFrame:
-    """S9: every member of the view has acknowledged what is purged, or joined too late for it.
+    """S9: every member of the view has acknowledged a purged message, or joined too late.
 
     Where stability releases, every member has delivered the messages: before, in a simulated trace;
-    at all, in one of real processes. Retention for absent members is not in the trace.
+    at any time, in a trace of real processes. Retention for absent members is not in the trace.
     """
     purges = trace.where_event("PURGE").select(
         *STREAM_AT_MEMBER, "idx", "step", "t_ns", "view", F.col("seqno_last").alias("purged")
@@ -92,7 +92,7 @@ def _without_ack(trace: Trace, purges: DataFrame) -> DataFrame:
         "S9",
         early,
         format_message(
-            "purges up to %d, but %s has acknowledged %d", "purged", "peer_name", "acked"
+            "purges up to %d, but %s has acknowledged only %d", "purged", "peer_name", "acked"
         ),
     )
 
@@ -110,6 +110,9 @@ def _without_delivery(trace: Trace, purges: DataFrame) -> DataFrame:
         "seqno", F.col("purged")
     )
     message = format_message(
-        "purges up to %d, but %s has %d", "purged", "peer_name", F.coalesce("has", F.lit(0))
+        "purges up to %d, but %s has delivered only %d",
+        "purged",
+        "peer_name",
+        F.coalesce("has", F.lit(0)),
     )
     return violations("S9", trace.with_names(early), message)

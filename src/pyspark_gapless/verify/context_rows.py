@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 ROWS_EACH_SIDE = 8
 """How many rows of the incarnation before and after a violation are shown."""
 MAX_CONTEXT_ROWS = 40
-"""Maximum number of rows around one violation."""
+"""Maximum number of rows around a violation."""
 BLOCK = 4096
-"""Rows about a message are looked up in blocks of this many seqnos; no run is longer."""
+"""Size of the blocks of seqnos for the lookup of rows about a message; no run is longer."""
 FREQUENT_EVENTS = ("TX", "RX", "TIMER", "STATE")
-"""Frequent events of other incarnations that are about no particular message."""
+"""Frequent events of other incarnations without a particular message."""
 ARRIVAL_EVENTS = {
     "SEND": ("STORE",),
     "REPAIR": ("STORE",),
     "NAK_OUT": ("NAK_IN",),
     "ACK_OUT": ("ACK_IN",),
 }
-"""Events by which a frame of one incarnation shows at another."""
+"""Events by which a frame of an incarnation shows at another incarnation."""
 
 
 def context_rows(trace: Trace, violations: DataFrame, near: int = ROWS_EACH_SIDE) -> DataFrame:
     """Return the rows of the trace around each violation, with its ``check`` and number ``nth``.
 
-    ``violations`` has the columns of a violation and ``nth``. The context is ``near`` rows of its
-    incarnation on each side, and the rows of any incarnation about the same message of the same
-    stream. ``here`` marks the row itself.
+    ``violations`` has the columns of a violation and ``nth``. The context is ``near`` rows of the
+    same incarnation on each side, and the rows of any incarnation about the same message of the
+    same stream. ``here`` marks the row itself.
     """
     beside = violations.select(
         "nth",
@@ -90,7 +90,7 @@ def context_rows(trace: Trace, violations: DataFrame, near: int = ROWS_EACH_SIDE
 
 
 def with_context(trace: Trace, violations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return violations as JSON values, with names, the rows around them, and their frames."""
+    """Return violations as JSON values, with names, context rows, and frames."""
     spark = trace.rows.sparkSession
     numbered = [{"nth": nth, **row} for nth, row in enumerate(violations)]
     # By way of Arrow no Python process is needed at the side of Spark.
@@ -136,7 +136,7 @@ def _as_json(violation: Any, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def infer_frames(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the frames between incarnations that rows show; ``got_ns`` may be None."""
+    """Return the frames between incarnations shown by rows; ``got_ns`` may be None."""
     drawn = []
     for row in rows:
         event = EVENT_NAMES.get(row["event"], "")

@@ -1,9 +1,8 @@
-"""S1, S2 and S3: delivered messages were sent; each is delivered once, in order, without gaps.
+"""S1, S2 and S3: delivered messages were sent, and are delivered once, in order, without gaps.
 
-Level 1 is one hash aggregate over all rows of SEND and DELIVER. The recorder counts earlier
-messages of a part of a stream in ``k``, so ``seqno - k`` is the same in all rows of a part, and
-equals its announced start. Where that is not so, level 2 goes through the rows of these parts in
-order.
+Level 1 is a hash aggregate over all rows of SEND and DELIVER. The recorder counts earlier messages
+of a part of a stream in ``k``, so ``seqno - k`` is the same in all rows of a part, and equals the
+announced start. Level 2 goes through the rows of all other parts in order.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 
 PART_KEY = (*STREAM_AT_MEMBER, "part")
 IN_ORDER = ("", "one")
-"""The reasons of deliveries that are in order: of a stream to the group, and of a connection."""
+"""The reasons of deliveries in order: of a stream to the group, and of a connection."""
 
 
 def in_order(trace: Trace) -> DataFrame:
-    """Return the deliveries that are in the order of a stream."""
+    """Return the deliveries in the order of a stream."""
     return trace.where_event("DELIVER").where(F.col("reason").isin(*IN_ORDER))
 
 
 def stream_parts(trace: Trace) -> DataFrame:
-    """Return for each part of each stream at each incarnation where it begins and ends."""
+    """Return the begin and the end of each part of each stream at each incarnation."""
     begin = F.col("seqno") - F.col("k")
     found = (
         F.min(begin).alias("begin"),
@@ -70,9 +69,8 @@ def sent_up_to(trace: Trace) -> DataFrame:
 def no_creation(trace: Trace) -> DataFrame:
     """S1: seqnos are consecutive, and a delivered message was sent before.
 
-    That a message was sent *before* is checked in simulated traces only: otherwise the clocks of
-    two incarnations would have to agree. Streams of incarnations that were not recorded are left
-    out.
+    The order of send and delivery is checked in simulated traces only: otherwise the clocks of two
+    incarnations would have to agree. Streams of unrecorded incarnations are left out.
     """
     leaps = (
         send_ranges(trace)
@@ -82,7 +80,9 @@ def no_creation(trace: Trace) -> DataFrame:
         .select(*STREAM_AT_MEMBER, "leap.*")
     )
     found = violations(
-        "S1", leaps, format_message("%s goes out as new, but %d was last", seqno_range(), "k")
+        "S1",
+        leaps,
+        format_message("sends %s as new, but %d was the last seqno", seqno_range(), "k"),
     )
     # A sample of the origin shows what was sent only up to its last multiple, and a delivery may
     # end behind that.
@@ -103,7 +103,7 @@ def no_creation(trace: Trace) -> DataFrame:
     never = violations(
         "S1",
         first_per_key(rows, *PART_KEY),
-        format_message("delivers %s, but %d was the last that was sent", seqno_range(), "sent"),
+        format_message("delivers %s, but %d was the last sent message", seqno_range(), "sent"),
     )
     return union(found, never, *([_too_early(trace)] if trace.simulated else []))
 
@@ -145,16 +145,16 @@ def no_duplicate(trace: Trace) -> DataFrame:
     later = later.where(
         (F.col("seqno") <= F.col("highest")) & (F.col("begin") == F.col("begin_last"))
     )
-    message = format_message("begins anew with %d, but has delivered %d", "seqno", "highest")
+    message = format_message("restarts with %d, but has delivered %d", "seqno", "highest")
     return union(within, violations("S2", later, message))
 
 
 def gapless_prefix(trace: Trace) -> DataFrame:
-    """S3: each part of a stream begins at its announced start, and has no gap.
+    """S3: each part of a stream begins at the announced start, and has no gap.
 
-    Of a fragmented message that began before the start the rest is not delivered, and messages
-    without loopback are left out at their sender: the recorder counts both as passed. Messages that
-    a state covers are not in the trace, so an incarnation that received a state may begin anywhere.
+    The rest of a fragmented message from before the start is not delivered, and messages without
+    loopback are left out at their sender: the recorder counts both as passed. Messages in a state
+    are not in the trace, so an incarnation with a received state may begin anywhere.
     """
     gaps = _out_of_order_rows(trace).where(F.col("seqno") > F.col("due"))
     within = violations(
@@ -173,12 +173,14 @@ def gapless_prefix(trace: Trace) -> DataFrame:
     )
     message = F.when(
         F.col("start").isNull(),
-        format_message("delivers from %d on, but was told no start", "seqno"),
+        format_message("delivers from %d on without an announced start", "seqno"),
     ).otherwise(
-        format_message("delivers from %d on, but was told to start at %d", "seqno", "start")
+        format_message("delivers from %d on, but the announced start is %d", "seqno", "start")
     )
     again = format_message(
-        "starts anew at %d, but %d is next, the origin never left and no state came", "seqno", "due"
+        ("restarts at %d, but %d is next; the origin never left and no state was received"),
+        "seqno",
+        "due",
     )
     return union(
         within, violations("S3", wrong, message), violations("S3", _restarts(trace, given), again)
@@ -186,11 +188,11 @@ def gapless_prefix(trace: Trace) -> DataFrame:
 
 
 def _restarts(trace: Trace, given: DataFrame) -> DataFrame:
-    """Return starts that skip part of a stream that was being delivered, without a reason.
+    """Return starts that skip part of a stream in delivery, without a reason.
 
-    An incarnation that received a state continues behind it, and the stream of a member that was
-    away starts again. Before the first delivery the start may move: a sender that learns of a view
-    late owes less than was announced.
+    An incarnation with a received state continues after the state, and the stream of a returned
+    member starts again. Before the first delivery the start may move: a sender that learns of a
+    view late owes less than announced.
     """
     before = F.lag("view").over(Window.partitionBy(*STREAM_AT_MEMBER).orderBy("idx"))
     starts = trace.rare_rows("START").withColumn("then_view", before).where("then_view is not null")
@@ -206,7 +208,7 @@ def _restarts(trace: Trace, given: DataFrame) -> DataFrame:
 
 
 def exclude_returned_origins(trace: Trace, found: DataFrame) -> DataFrame:
-    """Drop rows of streams whose origin was gone since view ``then_view``: they start again."""
+    """Drop rows of streams with an origin absent since view ``then_view``: such streams restart."""
     told = trace.rare_rows("MEMBERS").select(
         "seed", "member", F.col("view").alias("number"), F.split("reason", " ").alias("names")
     )
@@ -225,7 +227,7 @@ def exclude_returned_origins(trace: Trace, found: DataFrame) -> DataFrame:
 
 
 def _exclude_headless(trace: Trace, wrong: DataFrame) -> DataFrame:
-    """Drop starts behind the rest of a message that was dropped before the start, in its step."""
+    """Drop starts after the rest of a message dropped before the start, in the same step."""
     wrong = trace.cached("wrong starts", lambda: wrong)
     rests = (
         trace.where_event("DROPPED")
@@ -239,12 +241,12 @@ def _exclude_headless(trace: Trace, wrong: DataFrame) -> DataFrame:
 
 
 def _starts_at_one() -> Column:
-    """Return whether a stream starts at 1 without an announcement: the own one, a connection."""
+    """Return whether a stream starts at 1 without an announcement: the own stream, a connection."""
     return (F.col("member") == F.col("origin")) | (F.col("to") != 0)
 
 
 def _out_of_order_rows(trace: Trace) -> DataFrame:
-    """Return rows of parts that are out of order, each with the expected and highest seqno."""
+    """Return rows of parts out of order, each with the expected and highest seqno."""
     flagged = trace.cached(
         "out of order", lambda: stream_parts(trace).where("begin != begin_last").select(*PART_KEY)
     )
@@ -258,6 +260,6 @@ def _out_of_order_rows(trace: Trace) -> DataFrame:
 
 
 def first_per_key(rows: DataFrame, *keys: str) -> DataFrame:
-    """Return the first row for each key, in the order of its incarnation."""
+    """Return the first row for each key, in the order of the incarnation."""
     first = rows.groupBy(*keys).agg(F.min_by(F.struct("*"), "idx").alias("first"))
     return first.select("first.*")

@@ -1,4 +1,4 @@
-"""L1, L2, L3 and S16: the end, among the incarnations that are present (with a REST row)."""
+"""L1, L2, L3 and S16: the end, among the incarnations present at the end (with a REST row)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 DATA_EVENTS = ("SEND", "REPAIR", "NAK_OUT", "SEND_ASIDE", "REPAIR_ASIDE")
-"""What a group at rest has no reason to send."""
+"""Events of frames that a group at rest has no reason to send."""
 CONTROL_EVENTS = ("ACK_OUT", "TAIL_OUT", "GONE_OUT")
 """Frames that a group at rest sends only in answer to late arrivals."""
 ARRIVAL_EVENTS = (
@@ -38,12 +38,12 @@ ARRIVAL_EVENTS = (
 
 
 def delivery(trace: Trace) -> DataFrame:
-    """L1: everything sent since another incarnation joined the view is delivered there.
+    """L1: every message sent since another incarnation joined the view is delivered there.
 
-    Checked at the end, not within a bound. Of streams numbered by view the last one counts.
-    Connections are left out: the trace does not show that one was closed and its undelivered
-    messages reported. Messages that a member has lost do not count against their sender, because
-    the rest of a fragmented message may be lost with its beginning, and rows do not tell messages
+    Checked at the end, not within a bound. Of streams numbered by view the last stream counts.
+    Connections are left out: the trace does not show the close of a connection with a report of
+    undelivered messages. Messages lost by a member do not count against the sender, because the
+    rest of a fragmented message may be lost with its beginning, and rows do not tell messages
     apart. A sample shows deliveries up to its last row.
     """
     columns = (*STREAM_KEY, "member", "seqno_last")
@@ -56,7 +56,7 @@ def delivery(trace: Trace) -> DataFrame:
     )
     got = ends.groupBy(*STREAM_KEY, "reader").agg(F.max("seqno_last").alias("got"))
     found = expected_deliveries(trace).join(got, [*STREAM_KEY, "reader"], "left").fillna(0, "got")
-    # Whoever was given a state and nothing since has everything in it.
+    # A member with a state and no delivery since has everything in the state.
     given = (
         trace.rare_rows("STATE_IN")
         .select("seed", F.col("member").alias("reader"), F.lit(0).alias("got"))
@@ -69,13 +69,13 @@ def delivery(trace: Trace) -> DataFrame:
         .withColumnRenamed("reader", "peer")
     )
     message = format_message(
-        "%s has not delivered what it sent: it has %d of %d", "peer_name", "got", "sent"
+        "%s has not delivered every message of this member: %d of %d", "peer_name", "got", "sent"
     )
     return violations("L1", trace.with_names(short), message)
 
 
 def expected_deliveries(trace: Trace) -> DataFrame:
-    """Return what each incarnation owes each other at the end: ``base + 1 .. sent``."""
+    """Return the deliveries owed between incarnations at the end: ``base + 1 .. sent``."""
     rest = present_at_end(trace)
     ends = rest.select(
         "seed", F.col("member").alias("origin"), "idx", "t_ns", F.col("view").alias("last_view")
@@ -112,7 +112,7 @@ def expected_deliveries(trace: Trace) -> DataFrame:
 
 
 def stability(trace: Trace) -> DataFrame:
-    """L2: every sent message is acknowledged and delivered at its sender; no send waits."""
+    """L2: every sent message is acknowledged and delivered at the sender; no send waits."""
     rest = F.broadcast(
         present_at_end(trace).withColumnsRenamed(
             {"idx": "rest_idx", "t_ns": "rest_ns", "view": "last_view"}
@@ -151,19 +151,21 @@ def stability(trace: Trace) -> DataFrame:
         violations(
             "L2",
             held,
-            format_message("its messages %d..%d are not released", F.col("low") + 1, "high"),
+            format_message("own messages %d..%d are not released", F.col("low") + 1, "high"),
         ),
         violations(
             "L2",
             unseen,
-            format_message("has not delivered its own %d..%d", F.col("delivered") + 1, "high"),
+            format_message(
+                "has not delivered its own messages %d..%d", F.col("delivered") + 1, "high"
+            ),
         ),
         violations("L2", waits, format_message("send %d still waits for room", "seqno")),
     )
 
 
 def _at_rest(trace: Trace, *events: str) -> DataFrame:
-    """Return rows after the REST row of their incarnation."""
+    """Return rows after the REST row of the same incarnation."""
     rest = F.broadcast(
         present_at_end(trace).select(
             "seed", "member", F.col("idx").alias("rest_idx"), F.col("t_ns").alias("rest_ns")
@@ -179,13 +181,13 @@ def _at_rest(trace: Trace, *events: str) -> DataFrame:
 def no_data_at_rest(trace: Trace) -> DataFrame:
     """L3: a group at rest sends no data, nak or repair."""
     found = trace.with_names(_at_rest(trace, *DATA_EVENTS))
-    return violations("L3", found, format_message("sends or asks for %s at rest", seqno_range()))
+    return violations("L3", found, format_message("sends or requests %s at rest", seqno_range()))
 
 
 def silence(trace: Trace) -> DataFrame:
     """S16: a group at rest sends nothing but answers to late arrivals, and heartbeats when due.
 
-    A frame counts as an answer within two ack delays of an arrival anywhere in its group.
+    A frame counts as an answer within two ack delays of an arrival anywhere in the group.
     """
     delays = trace.incarnations.where("own").select(
         "seed", F.col("life").alias("member"), setting("ack_delay_ns").alias("ack_delay_ns")
@@ -204,6 +206,6 @@ def silence(trace: Trace) -> DataFrame:
         "S16",
         talk,
         format_message(
-            "speaks at rest, %d ns after the last arrival", F.col("t_ns") - F.col("heard_ns")
+            "sends at rest, %d ns after the last arrival", F.col("t_ns") - F.col("heard_ns")
         ),
     )

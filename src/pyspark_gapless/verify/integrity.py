@@ -1,8 +1,8 @@
 """S4, and the bytes of S10: all rows about the same messages of a stream have the same hash.
 
-Level 1 folds, for each incarnation and each block of a stream, all hashes into one number: where
-the incarnations agree nothing more is compared. Level 2 compares, in blocks where they differ (a
-late joiner and a run that was cut differently are enough for that), message range by message range.
+Level 1 folds, for each incarnation and each block of a stream, all hashes into a number: where the
+incarnations agree, the comparison ends. Level 2 compares all other blocks message range by message
+range (a late joiner or a run cut differently is enough for a difference).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 BLOCK_SEQNOS = 1 << 16
-"""How many messages of a stream are compared as one."""
+"""Number of messages of a stream that are compared together."""
 HASHED_RANGE = (*STREAM_KEY, "hash_first", "seqno_last")
-"""Rows that are equal in these columns are about the same messages."""
+"""Rows with equal values in these columns are about the same messages."""
 
 
 def integrity(trace: Trace) -> DataFrame:
     """S4: the bytes delivered are the bytes sent.
 
-    Bytes are compared by their hash, over runs as they were delivered. The hash of a run that was
-    cut where its sender did not cut is compared only with others that were cut there. The hash does
-    not show where one message ends and the next begins.
+    Hashes stand for bytes, over runs as delivered. The hash of a run cut in another place than by
+    the sender is compared only with runs of the same cut. The hash does not show the boundary
+    between two messages.
     """
     rows = trace.where_event("SEND", "DELIVER").where((F.col("hash_first") > 0) & _is_ordered())
     stretch = F.floor(F.col("seqno_last") / BLOCK_SEQNOS)
@@ -50,16 +50,16 @@ def integrity(trace: Trace) -> DataFrame:
     return violations(
         "S4",
         _mismatched_hashes(doubtful),
-        format_message("delivers other bytes as %s than were sent", seqno_range()),
+        format_message("delivers %s with other bytes than sent", seqno_range()),
     )
 
 
 def repairs_match_originals(trace: Trace) -> DataFrame:
     """S10, the bytes: a repair has the bytes of the original, wherever both have a hash.
 
-    Most repairs are of messages that their origin sent as one run: the few sends settle these. Only
-    for the rest, which were cut elsewhere or come from an origin that was not recorded, all
-    deliveries are searched.
+    Most repairs are of messages sent by the origin as a single run: the few sends settle these
+    repairs. All other repairs, cut elsewhere or from an unrecorded origin, are searched in all
+    deliveries.
     """
     repairs = trace.where_event("REPAIR").where("hash_first > 0")
     spans = repairs.select(*HASHED_RANGE).distinct()
@@ -75,7 +75,7 @@ def repairs_match_originals(trace: Trace) -> DataFrame:
         is_one_of("REPAIR")
     )
     return violations(
-        "S10", wrong, format_message("sends %s again with other bytes than before", seqno_range())
+        "S10", wrong, format_message("resends %s with other bytes than before", seqno_range())
     )
 
 
@@ -84,7 +84,7 @@ def _is_ordered() -> Column:
 
 
 def _mismatched_hashes(rows: DataFrame) -> DataFrame:
-    """Return rows whose hash differs from the send of the same messages, or the first row."""
+    """Return rows with another hash than the send of the same messages, or the first row."""
     sent = F.max(F.when(F.col("event") == event_code("SEND"), F.col("hash")))
     known = rows.groupBy(*HASHED_RANGE).agg(
         F.coalesce(sent, F.min_by("hash", "t_ns")).alias("true_hash"),

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 OOB_KEY = ("seed", "origin", "seqno")
-"""The columns that identify an out-of-band message; its numbers continue for an incarnation."""
+"""The columns that identify an out-of-band message; the numbers continue for an incarnation."""
 REFUSAL_REASONS = ("group", "stranger", "incarnation", "own", "addressee")
-"""Why a datagram that decodes is refused as a whole."""
+"""The reasons for refusing a decoded datagram as a whole."""
 MAY_FOLLOW = ("BEGIN", "RX", "DROPPED")
 """The events that a rejected datagram may leave in the trace."""
 
 
 def out_of_band(trace: Trace) -> DataFrame:
-    """S5: out-of-band messages keep S1, S2 and S4 and reach all who stay; their order is free.
+    """S5: out-of-band messages keep S1, S2 and S4 and reach all remaining members, in any order.
 
-    Unreliable messages have no numbers, so that a trace shows nothing about them.
+    Unreliable messages have no numbers, so a trace shows nothing about unreliable messages.
     """
     got = trace.where_event("DELIVER").where("reason = 'out of band'")
     got = got.withColumn("number", F.explode(seqnos()))
@@ -48,12 +48,14 @@ def out_of_band(trace: Trace) -> DataFrame:
         violations(
             "S5",
             created,
-            format_message("delivers %s out of band, which was never sent so", seqno_range()),
+            format_message(
+                "delivers %s out of band, but no out-of-band message has the number", seqno_range()
+            ),
         ),
         violations(
             "S5",
             changed,
-            format_message("delivers other bytes as %s out of band than were sent", seqno_range()),
+            format_message("delivers %s out of band with other bytes than sent", seqno_range()),
         ),
         violations("S5", again, format_message("delivers %d out of band again", "number")),
         _missing_out_of_band(trace),
@@ -61,7 +63,7 @@ def out_of_band(trace: Trace) -> DataFrame:
 
 
 def _missing_out_of_band(trace: Trace) -> DataFrame:
-    """Return the out-of-band messages that a member that stayed to the end has not delivered."""
+    """Return the out-of-band messages not delivered by a member that stayed to the end."""
     rest = present_at_end(trace).select("seed", "member")
     stayed = (
         rosters(trace)
@@ -94,14 +96,16 @@ def _missing_out_of_band(trace: Trace) -> DataFrame:
     missing = owed.drop("peer").join(got, ["seed", "reader", "origin", "seqno"], "left_anti")
     missing = trace.with_names(missing.withColumnRenamed("reader", "peer"))
     return violations(
-        "S5", missing, format_message("%d out of band never came to %s", "seqno", "peer_name")
+        "S5",
+        missing,
+        format_message("out-of-band message %d was never delivered at %s", "seqno", "peer_name"),
     )
 
 
 def hostile_bytes(trace: Trace) -> DataFrame:
-    """S13: an unreadable datagram is one counted drop, and nothing else happens in its step.
+    """S13: an unreadable datagram is a counted drop, without any other effect in the step.
 
-    In simulated traces: there a step is one datagram.
+    In simulated traces: there a step is a datagram.
     """
     # A frame inside a datagram may be dropped for a reason of the same name; its row names the
     # sender.
@@ -124,18 +128,18 @@ def strangers(trace: Trace) -> DataFrame:
 
 
 def _rows_in_drop_steps(dropped: DataFrame, rows: DataFrame) -> tuple[DataFrame, Column]:
-    """Return those of ``rows`` that share a step with a dropped datagram, with a message."""
+    """Return the ``rows`` that share a step with a dropped datagram, with a message."""
     steps = materialize(
         dropped.groupBy("seed", "member", "step").agg(F.min("reason").alias("refused"))
     )
     rows = rows.join(F.broadcast(steps), ["seed", "member", "step"])
     return rows, format_message(
-        "a datagram that was refused as %s led to %s", "refused", event_name(F.col("event"))
+        "a datagram refused as %s led to %s", "refused", event_name(F.col("event"))
     )
 
 
 def memory(trace: Trace) -> DataFrame:
-    """S14: the stored messages of an incarnation are at most its members times the window's reach.
+    """S14: an incarnation stores at most the number of members times the reach of the window.
 
     Taken from the marks; buffers for later views, timers and tables are not in the trace.
     """
@@ -160,7 +164,7 @@ def memory(trace: Trace) -> DataFrame:
         "S14",
         over,
         format_message(
-            "stores %d messages in view %d, %d members times %d may be",
+            "stores %d messages in view %d; the maximum is %d members times %d",
             "stored",
             "view",
             "members",

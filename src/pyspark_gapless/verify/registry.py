@@ -1,6 +1,6 @@
-"""The list of checks: for each invariant that a trace can show, a function to violations.
+"""The list of checks: for each invariant visible in a trace, a function to violations.
 
-:mod:`gapless.invariants` says which invariants these are; :data:`NOT_CHECKABLE` are the others.
+``gapless.invariants`` names the visible invariants; ``NOT_CHECKABLE`` are the others.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class TraceCheck(NamedTuple):
-    """One invariant: its name in docs/invariants.md, the function, and the events that it reads.
+    """An invariant: the name, the checking function, and the events read by the check.
 
-    ``whole``: the check needs every row of an incarnation, and leaves out sampled ones.
+    ``whole``: the check needs every row of an incarnation, and leaves sampled incarnations out.
     ``simulated``: why the check reads only simulated traces, if so.
     """
 
@@ -51,12 +51,12 @@ class TraceCheck(NamedTuple):
 
 
 def acks_are_true(trace: Trace) -> DataFrame:
-    """S8: an incarnation acknowledges only what it delivered; each ack that arrives was sent."""
+    """S8: an incarnation acknowledges only delivered messages; each arriving ack was sent."""
     return union(window_marks.mark_violations(trace, "S8"), acks.acks_were_sent(trace))
 
 
 def repairs_are_exact(trace: Trace) -> DataFrame:
-    """S10: a repair was asked for, is of what is stored, and has the bytes of the original."""
+    """S10: a repair was requested, is of a stored message, and has the bytes of the original."""
     return union(
         retransmission.repairs_were_requested(trace),
         window_marks.mark_violations(trace, "S10"),
@@ -65,7 +65,7 @@ def repairs_are_exact(trace: Trace) -> DataFrame:
 
 
 def naks_are_legal(trace: Trace) -> DataFrame:
-    """S11: a nak names what exists and is missing, goes to a holder, and is not too early."""
+    """S11: a nak names existing, missing messages, goes to a holder, and is not too early."""
     return union(
         window_marks.mark_violations(trace, "S11"),
         window_marks.naks_exist(trace),
@@ -121,7 +121,7 @@ _ALL = (
     TraceCheck("L6", groups.single_view, ("REST",), needs_all_rows=False),
 )
 CHECKS = {check.id: check for check in _ALL}
-"""Every check of a trace, by the id of its invariant."""
+"""Every check of a trace, by the id of the invariant."""
 
 NOT_CHECKABLE = {one.id: one.not_in_trace for one in INVARIANTS.values() if one.not_in_trace}
 """The invariants that no trace can show, and why."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SLOWEST_PERCENT = 94
 """A simulated clock may run 5 % fast: an interval may be as much shorter, plus rounding."""
 ONE_BLOCK = 256
-"""Stored runs are looked up in blocks of this many messages."""
+"""Size of the blocks of messages for the lookup of stored runs."""
 
 
 def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
@@ -35,9 +35,9 @@ def each_seqno(rows: DataFrame, *columns: str) -> DataFrame:
 
 
 def repairs_were_requested(trace: Trace) -> DataFrame:
-    """S10, the request: a repair answers an earlier request, unless it is marked as unasked.
+    """S10, the request: a repair answers an earlier request, unless marked as unasked.
 
-    That every requested and stored message is repaired is left to the simulator.
+    Whether every requested and stored message is repaired is left to the simulator.
     """
     asked = each_seqno(trace.where_event("NAK_IN"), "idx").withColumnRenamed("idx", "asked")
     asked = asked.groupBy(*STREAM_AT_MEMBER, "number").agg(F.min("asked").alias("asked"))
@@ -55,16 +55,16 @@ def repairs_were_requested(trace: Trace) -> DataFrame:
     return violations(
         "S10",
         unasked,
-        format_message("sends %s again, but nobody has asked for %d", seqno_range(), "number"),
+        format_message("resends %s, but no member has requested %d", seqno_range(), "number"),
     )
 
 
 def naks_are_paced(trace: Trace) -> DataFrame:
     """S11, the pace: a nak is repeated only after ``min_retry``, and never for a stored message.
 
-    By the clock of the machine: a process may write its decisions late. Compared within one view,
-    because the stream of a member that returns starts again. The age of a gap at its first request
-    is left to the simulator.
+    By the clock of the machine: a process may write its decisions late. Compared within a view,
+    because the stream of a returning member starts again. The age of a gap at its first request is
+    left to the simulator.
     """
     retry = F.when(
         F.col("knobs")["adaptive_grace"] == "false", setting("xmit_interval_ns")
@@ -86,13 +86,13 @@ def naks_are_paced(trace: Trace) -> DataFrame:
     hasty = hasty.where(F.col("pause_ns") * 100 < F.col("retry_ns") * SLOWEST_PERCENT)
     hasty = hasty.dropDuplicates(["seed", "member", "idx"])
     again = format_message(
-        "asks for %d again after %d ns, %d is the shortest pause", "number", "pause_ns", "retry_ns"
+        "requests %d again after %d ns; the minimum pause is %d", "number", "pause_ns", "retry_ns"
     )
     return union(violations("S11", hasty, again), _naks_for_stored(trace))
 
 
 def _naks_for_stored(trace: Trace) -> DataFrame:
-    """Return the naks for what was stored, whole, before."""
+    """Return the naks for messages stored, whole, before."""
     block = F.floor(F.col("number") / ONE_BLOCK)
     asked = each_seqno(
         trace.where_event("NAK_OUT"), "idx", "t_ns", "view", "seqno", "seqno_last"
@@ -116,15 +116,15 @@ def _naks_for_stored(trace: Trace) -> DataFrame:
     )
     held = held.dropDuplicates(["seed", "member", "idx"])
     return violations(
-        "S11", held, format_message("asks for %s, but has stored %d", seqno_range(), "number")
+        "S11", held, format_message("requests %s, but has stored %d", seqno_range(), "number")
     )
 
 
 def repair_cost(trace: Trace) -> DataFrame:
     """L4: repairs <= 1.5 x lost data frames + 1 per loss episode; without loss none at all.
 
-    Checked in simulated runs in which loss is the only fault and views are scripted: the network of
-    real processes does not report its losses.
+    Checked in simulated runs with loss as the only fault and scripted views: the network of real
+    processes does not report its losses.
     """
     alone = (
         trace.incarnations.where("own and knobs['character'] in ('calm', 'loss')")

@@ -1,4 +1,4 @@
-"""Run the checks over a trace, one after the other, and collect their findings."""
+"""Run the checks over a trace in sequence, and collect the findings."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark_gapless.verify.registry import TraceCheck
 
 MAX_SHOWN = 50
-"""Maximum number of violations that are shown with their context."""
+"""Maximum number of violations shown with context."""
 MAX_PER_CHECK = 10
-"""Maximum number of shown violations of one check."""
+"""Maximum number of shown violations of a check."""
 MAX_INCOMPLETE = 100
-"""Maximum number of incarnations with lost rows that are named."""
+"""Maximum number of named incarnations with lost rows."""
 TRUNCATED = "its last rows are missing: recording had to stop, or still goes on"
 """Why an incarnation without a missing row is incomplete."""
 
@@ -42,7 +42,7 @@ def verify(
     Args:
         trace: The trace.
         only: The ids of the checks to run, such as ``S3``; all by default.
-        progress: Called with each check before it runs, and the number of rows that it reads.
+        progress: Called with each check before its run, and the number of rows to read.
     """
     begin_s = time.perf_counter()
     chosen = [CHECKS[check] for check in resolve_check_ids(only)] if only else list(CHECKS.values())
@@ -78,13 +78,11 @@ def verify(
 
 
 def resolve_check_ids(only: Iterable[str]) -> list[str]:
-    """Return ids of checks in the order of the list; raise for an unknown one."""
+    """Return ids of checks in the order of the list; raise for an unknown id."""
     wanted = [check.strip().upper() for check in only]
     for check in wanted:
         if check not in CHECKS:
-            raise ConfigError(
-                f"no check of traces is called {check!r}; expected some of {', '.join(CHECKS)}"
-            )
+            raise ConfigError(f"unknown check {check!r}; expected some of {', '.join(CHECKS)}")
     return [check for check in CHECKS if check in wanted]
 
 
@@ -105,7 +103,7 @@ def _by_event(counts: DataFrame) -> dict[str, int]:
 
 
 def _missing_rows(counts: DataFrame) -> DataFrame:
-    """Return the incarnations that have lost rows, and how many."""
+    """Return the incarnations with lost rows, and the number of lost rows."""
     lives = counts.groupBy("seed", "member").agg(
         F.sum("rows").alias("rows"), F.max("last").alias("last")
     )
@@ -115,7 +113,7 @@ def _missing_rows(counts: DataFrame) -> DataFrame:
 
 
 def _incomplete(trace: Trace, counts: DataFrame) -> list[dict[str, Any]]:
-    """Return the incomplete incarnations, a limited number, each with what is missing."""
+    """Return the incomplete incarnations, a limited number, each with the missing part."""
     holes = (
         trace.with_names(_missing_rows(counts))
         .orderBy("seed", "member_name")
@@ -164,7 +162,7 @@ def _empty_verdict(trace: Trace, counts: DataFrame) -> TraceVerdict:
 
 
 def _skip_reason(check: TraceCheck, trace: Trace, rows: int) -> str:
-    """Return why a check covers less than it could; empty if it covers all."""
+    """Return why a check covers less than the whole trace; empty if the check covers all."""
     if check.simulated_only_reason and not trace.simulated:
         return check.simulated_only_reason
     if not rows:
@@ -191,7 +189,7 @@ def _first_violations(found: DataFrame) -> tuple[list[dict[str, Any]], int]:
 
 
 MAX_EXAMINED = 10_000
-"""Among how many violations of a check the first ones are searched."""
+"""Maximum number of violations of a check searched for the first violations."""
 
 
 def _round_robin(first: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ HELD, VIOLATED, NOT_CHECKED = "held", "violated", "not checked"
 
 
 class CheckResult(NamedTuple):
-    """The result of one check: rows examined, violations, or why it was not applicable."""
+    """The result of a check: rows examined, violations, or why the check was not applicable."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class TraceVerdict:
 
     @property
     def has_checks(self) -> bool:
-        """Whether any check ran: without one, the absence of violations proves nothing."""
+        """Whether any check ran: without a check, the absence of violations proves nothing."""
         return any(finding.state != NOT_CHECKED for finding in self.checks)
 
     @property

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def rosters(trace: Trace) -> DataFrame:
-    """Return rosters: ``peer`` is in view ``view`` of ``member``, since its view ``since``.
+    """Return rosters: ``peer`` is in view ``view`` of ``member``, since view ``since``.
 
-    ``turn`` numbers the views of an incarnation, ``last_turn`` is its last one.
+    ``turn`` numbers the views of an incarnation, ``last_turn`` is the last view.
     """
     return trace.cached("rosters", lambda: _rosters(trace))
 
@@ -40,7 +40,7 @@ def _rosters(trace: Trace) -> DataFrame:
 
 
 def high_by_view(trace: Trace) -> DataFrame:
-    """Return how much each incarnation had sent to the group before each of its views."""
+    """Return the last seqno sent to the group by each incarnation before each of its views."""
     within = (
         send_ranges(trace)
         .where("to = 0 and epoch = 0")
@@ -55,14 +55,14 @@ def high_by_view(trace: Trace) -> DataFrame:
 
 
 def owed_from(trace: Trace) -> DataFrame:
-    """Return :func:`rosters` with ``base``: up to there ``member`` owes ``peer`` nothing."""
+    """Return ``rosters`` with ``base``: ``member`` owes ``peer`` only later messages."""
     base = high_by_view(trace).withColumnRenamed("high", "base")
     found = rosters(trace).join(base, ["seed", "member", "since"], "left").fillna(0, "base")
     return trace.cached("counted from", lambda: found)
 
 
 def present_at_end(trace: Trace) -> DataFrame:
-    """Return the incarnations that are present at the end: those with a REST row."""
+    """Return the incarnations present at the end: the incarnations with a REST row."""
     rest = trace.rare_rows("REST").groupBy("seed", "member")
     last = (
         F.max("idx").alias("idx"),
@@ -73,10 +73,10 @@ def present_at_end(trace: Trace) -> DataFrame:
 
 
 def views(trace: Trace) -> DataFrame:
-    """S15: one id is one list; numbers rise; members are in their views, the coordinator first.
+    """S15: an id has a single list; numbers rise; members are in their views, coordinator first.
 
-    That members existed is checked in simulated groups that create their own views: elsewhere there
-    may be members that were not recorded.
+    The existence of members is checked in simulated groups that create their own views: elsewhere
+    there may be unrecorded members.
     """
     order = Window.partitionBy("seed", "member").orderBy("idx")
     installed = trace.rare_rows("VIEW").withColumn("before", F.lag("seqno_last").over(order))
@@ -95,17 +95,13 @@ def views(trace: Trace) -> DataFrame:
         violations(
             "S15",
             two,
-            format_message("view %d has two lists of members, one is: %s", "view", "reason"),
+            format_message("view %d has several lists of members, such as: %s", "view", "reason"),
         ),
-        violations(
-            "S15", outside, format_message("view %d is told to a life that is not in it", "view")
-        ),
+        violations("S15", outside, format_message("view %d does not contain this member", "view")),
         violations(
             "S15",
             made,
-            format_message(
-                "view %d was made by one that is not its first member: %s", "view", "reason"
-            ),
+            format_message("view %d was not created by its first member: %s", "view", "reason"),
         ),
     ]
     if trace.simulated:
@@ -119,17 +115,19 @@ def views(trace: Trace) -> DataFrame:
         ghosts = each.join(F.broadcast(lived), ["seed", "name"], "left_anti")
         found.append(
             violations(
-                "S15", ghosts, format_message("view %d names %s, which never lived", "view", "name")
+                "S15",
+                ghosts,
+                format_message("view %d names %s, which never existed", "view", "name"),
             )
         )
     return union(*found)
 
 
 def single_view(trace: Trace) -> DataFrame:
-    """L6: at the end all are in one view of exactly those present; anything later is ignored.
+    """L6: at the end all present members share a view of exactly themselves.
 
-    Incarnations that were not recorded, or not to their end, may be present or not: any view may
-    have them.
+    Later rows are ignored. Incarnations that were not recorded, or not to their end, may be present
+    or not: any view may have such incarnations.
     """
     rest = present_at_end(trace)
     ends = rest.select("seed", "member", F.col("idx").alias("end"))
@@ -161,7 +159,7 @@ def single_view(trace: Trace) -> DataFrame:
     each = there.join(groups, "seed").withColumn("seen", seen)
     wrong = each.where((F.col("ids") > 1) | (F.col("seen") != F.col("living")))
     message = format_message(
-        "its last view has %d members, %d are there, in %d views",
+        "the last view has %d members, but %d are present, in %d views",
         F.size("seen"),
         F.size("living"),
         F.col("ids"),

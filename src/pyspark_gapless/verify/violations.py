@@ -1,4 +1,4 @@
-"""The one schema of violations: the invariant, the row, and a message."""
+"""The common schema of violations: the invariant, the row, and a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIOLATION_COLUMNS = {
     "seqno": "bigint",
     "message": "string",
 }
-"""The columns of a violation. ``idx`` is the row of ``member`` that shows it, or -1."""
+"""The columns of a violation. ``idx`` is the violating row of ``member``, or -1."""
 
 
 def violations(check: str, rows: DataFrame, message: Column) -> DataFrame:
@@ -45,19 +45,19 @@ def violations(check: str, rows: DataFrame, message: Column) -> DataFrame:
 
 
 def union(*found: DataFrame) -> DataFrame:
-    """Return violations of several kinds as one."""
+    """Return the union of violations of several kinds."""
     return reduce(DataFrame.unionAll, found)
 
 
 def format_message(text: str, *columns: str | Column) -> Column:
-    """Return a message with values in it, as ``%d`` for numbers and ``%s`` for texts."""
+    """Return a message with values, as ``%d`` for numbers and ``%s`` for texts."""
     return F.format_string(
         text, *(F.col(column) if isinstance(column, str) else column for column in columns)
     )
 
 
 def seqno_range() -> Column:
-    """Return the range of messages that a row is about, for a message."""
+    """Return the range of messages of a row, for a message."""
     return F.when(
         F.col("seqno") == F.col("seqno_last"), F.col("seqno_last").cast("string")
     ).otherwise(
@@ -70,7 +70,7 @@ MAX_RANGE = 1 << 16
 
 
 def seqnos(step: int = 1) -> Column:
-    """Return the messages of a row as an array; with ``step`` the blocks that contain them."""
+    """Return the messages of a row as an array; with ``step`` the blocks around the messages."""
     last = F.greatest("seqno", F.least(F.col("seqno_last"), F.col("seqno") + MAX_RANGE))
     return (
         F.sequence("seqno", last)

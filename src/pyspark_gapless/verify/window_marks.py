@@ -1,7 +1,7 @@
-"""S6, S7 and parts of S8, S10, S11 and S12: the rows of an incarnation fit its marks.
+"""S6, S7 and parts of S8, S10, S11 and S12: the rows of an incarnation fit the marks.
 
-All of these compare a row with the marks before it, so they share one sort by incarnation and
-stream, and are computed together (:func:`mark_violations`).
+All checks here compare a row with the marks before the row, so all share a sort by incarnation and
+stream, and are computed together (``mark_violations``).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark_gapless.trace import Trace
 
 DATA_DROP_REASONS = ("duplicate", "old", "far", "full")
-"""Why messages of a run that arrived are not taken."""
+"""The reasons for not taking messages of an arrived run."""
 CHECKED_EVENTS = ("STATE", "ACK_OUT", "REPAIR", "NAK_OUT", "STORE", "DROPPED")
-"""The events that are compared with marks."""
+"""The events compared with marks."""
 
 
 def reaches(trace: Trace) -> DataFrame:
@@ -51,7 +51,7 @@ def setting(name: str) -> Column:
 
 
 def last_marks(trace: Trace) -> DataFrame:
-    """Return for each stream, incarnation and view its last marks, and the most that was stored."""
+    """Return the last marks of each stream, incarnation and view, and the maximum stored."""
     begin = F.when(F.col("member") == F.col("origin"), F.col("low")).otherwise(F.col("delivered"))
     last = F.max_by(F.struct("idx", "t_ns", "low", "delivered", "high"), "idx").alias("last")
     most = F.max(F.col("high") - begin).alias("most")
@@ -62,7 +62,7 @@ def last_marks(trace: Trace) -> DataFrame:
 
 
 def mark_violations(trace: Trace, check: str) -> DataFrame:
-    """Return the violations of one check among those that compare rows with marks."""
+    """Return the violations of a check that compares rows with marks."""
     return (
         trace.cached("history", lambda: _rows_with_marks(trace))
         .where(F.col("check") == check)
@@ -74,7 +74,7 @@ def _rows_with_marks(trace: Trace) -> DataFrame:
     """Return the rows of each stream at each incarnation, with the marks before each row.
 
     ``then_low`` and the like are the marks of the last STATE row before, ``soon_high`` and the like
-    those at the end of the same step; ``reach`` is null for an incarnation without a BEGIN row.
+    the marks at the end of the same step; ``reach`` is null for an incarnation without a BEGIN row.
     """
     columns = (
         *STREAM_AT_MEMBER,
@@ -144,18 +144,20 @@ def _rules() -> list[tuple[str, Column, Column]]:
         (
             "S6",
             state & (high - begin > reach),
-            format_message("its window reaches from %d to %d, %d are allowed", begin, high, reach),
+            format_message(
+                "the window reaches from %d to %d; the maximum is %d", begin, high, reach
+            ),
         ),
         (
             "S7",
             state & ((low > delivered) | (delivered > high)),
-            format_message("its marks are out of order: %d, %d, %d", low, delivered, high),
+            format_message("the marks are out of order: %d, %d, %d", low, delivered, high),
         ),
         (
             "S7",
             state & back,
             format_message(
-                "its marks went back from %d, %d, %d to %d, %d, %d",
+                "the marks went back from %d, %d, %d to %d, %d, %d",
                 *(then["low"], then["delivered"], then["high"]),
                 *(low, delivered, high),
             ),
@@ -163,17 +165,17 @@ def _rules() -> list[tuple[str, Column, Column]]:
         (
             "S8",
             is_one_of("ACK_OUT") & (last > has),
-            format_message("acknowledges %d, it has %d", last, has),
+            format_message("acknowledges %d, but has delivered %d", last, has),
         ),
         (
             "S10",
             is_one_of("REPAIR") & (first <= then["low"]),
-            format_message("sends %s again, but has let go up to %d", seqno_range(), then["low"]),
+            format_message("resends %s, but has purged up to %d", seqno_range(), then["low"]),
         ),
         (
             "S11",
             is_one_of("NAK_OUT") & (first <= then["delivered"]),
-            format_message("asks for %s, but has delivered %d", seqno_range(), then["delivered"]),
+            format_message("requests %s, but has delivered %d", seqno_range(), then["delivered"]),
         ),
         *_acceptance_rules(then, soon, reach),
     ]
@@ -189,12 +191,12 @@ def _acceptance_rules(
         (
             "S12",
             stored & (last <= then["delivered"]),
-            format_message("takes %s, but has delivered %d", seqno_range(), then["delivered"]),
+            format_message("stores %s, but has delivered %d", seqno_range(), then["delivered"]),
         ),
         (
             "S12",
             stored & (first > limit),
-            format_message("takes %s, but %d is the last in reach", seqno_range(), limit),
+            format_message("stores %s, but %d is the last in reach", seqno_range(), limit),
         ),
         (
             "S12",
@@ -207,7 +209,7 @@ def _acceptance_rules(
             "S12",
             dropped & F.col("reason").isin("old", "duplicate") & (first > soon["high"]),
             format_message(
-                "drops %s as %s, but %d is the last it has",
+                "drops %s as %s, but the window ends at %d",
                 seqno_range(),
                 F.col("reason"),
                 soon["high"],
@@ -217,20 +219,20 @@ def _acceptance_rules(
 
 
 def window(trace: Trace) -> DataFrame:
-    """S6: no window exceeds its reach, which is in the BEGIN row of the incarnation.
+    """S6: no window exceeds its reach, as stated in the BEGIN row of the incarnation.
 
-    The marks are those of the machine, which has none for connections.
+    The marks come from the machine, without marks for connections.
     """
     return mark_violations(trace, "S6")
 
 
 def marks(trace: Trace) -> DataFrame:
-    """S7: low <= delivered <= high, and none of them goes down while the origin stays a member."""
+    """S7: low <= delivered <= high, and no mark goes down while the origin stays a member."""
     return mark_violations(trace, "S7")
 
 
 def naks_exist(trace: Trace) -> DataFrame:
-    """S11, the target: a nak names what was sent, and goes to the origin or an allowed holder."""
+    """S11, the target: a nak names sent messages, and goes to the origin or an allowed holder."""
     naks = trace.where_event("NAK_OUT")
     far = (
         naks.join(trace.complete_incarnations("origin"), ["seed", "origin"], "left_semi")
@@ -238,22 +240,25 @@ def naks_exist(trace: Trace) -> DataFrame:
         .where(F.col("seqno_last") > F.coalesce("sent", F.lit(0)))
     )
     message = format_message(
-        "asks for %s, but only %d were sent", seqno_range(), F.coalesce("sent", F.lit(0))
+        "requests %s, but only %d were sent", seqno_range(), F.coalesce("sent", F.lit(0))
     )
     anybody = trace.complete_incarnations("member", "knobs['xmit_from_random_member'] = 'true'")
     astray = trace.with_names(
         naks.where("peer != origin").join(anybody, ["seed", "member"], "left_anti")
     )
     elsewhere = format_message(
-        "asks %s for %s, which is not its origin", "peer_name", seqno_range()
+        "sends a nak to %s for %s, but the target is not an allowed holder",
+        "peer_name",
+        seqno_range(),
     )
     return union(violations("S11", far, message), violations("S11", astray, elsewhere))
 
 
 def acceptance(trace: Trace) -> DataFrame:
-    """S12: stored messages are in range; dropped ones have the right reason; each is one of both.
+    """S12: stored messages are in range; dropped messages have the right reason.
 
-    A run that arrived without any row cannot be seen.
+    Each arriving message is either stored or dropped. A run that arrived without any row cannot be
+    seen.
     """
     told = (is_one_of("STORE") & (F.col("k") != seqno_count())) | (
         is_one_of("DROPPED") & F.col("reason").isin(*DATA_DROP_REASONS)
@@ -263,6 +268,8 @@ def acceptance(trace: Trace) -> DataFrame:
     sums = runs.agg(F.sum("k").alias("k"), F.min("idx").alias("idx"), F.min("t_ns").alias("t_ns"))
     odd = sums.where(F.col("k") % seqno_count() != 0)
     uneven = violations(
-        "S12", odd, format_message("of %s that arrived %d are taken or dropped", seqno_range(), "k")
+        "S12",
+        odd,
+        format_message("of the arrived %s, %d are stored or dropped", seqno_range(), "k"),
     )
     return union(mark_violations(trace, "S12"), uneven)
