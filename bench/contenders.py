@@ -1,4 +1,4 @@
-"""Who is measured: each library in each configuration, under a name of its own."""
+"""The measured contenders: each library in each configuration, under its own name."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Contender:
-    """One library in one configuration."""
+    """A library in a configuration."""
 
     name: str
     peer: str
     transport: str
     options: dict[str, Any] = field(default_factory=dict)
     warm_s: float = 0.3
-    """How long it works before anything is measured; a JVM needs seconds."""
+    """How long a contender warms up before the measurement; a JVM needs seconds."""
     modes: tuple[str, ...] = ("all", "one", "rtt")
-    """What it can do: send to all, send to one, round trips."""
+    """The modes of the contender: send to all, send to one, round trips."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is Gapless."""
+        """Whether the contender is Gapless."""
         return self.peer == "gapless"
 
 
@@ -31,6 +31,8 @@ _ALL = [
     Contender("gapless-udp", "gapless", "udp"),
     Contender("gapless-mesh", "gapless", "udp", {"mesh": True}),
     Contender("gapless-tcp", "gapless", "tcp"),
+    Contender("gapless-udp-sealed", "gapless", "udp", {"sealed": True}),
+    Contender("gapless-tcp-sealed", "gapless", "tcp", {"sealed": True}),
     Contender("gapless-udp-each", "gapless", "udp", {"each": True}),
     Contender("gapless-udp-single", "gapless", "udp", {"single": True}),
     Contender("jgroups-nakack4-udp", "jgroups", "udp", {"generation": 4}, JVM_WARM_S),

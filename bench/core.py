@@ -1,8 +1,8 @@
-"""What the core costs a message: encode, decode, window, and decode to delivery in one go.
+"""The cost of the core per message: encode, decode, window, and decode to delivery at once.
 
 Every figure stands beside the cost of copying the same bytes once, measured in the same run,
 because nanoseconds alone say more about the machine than about the code. The operations take turns
-in each round, so that a slow moment of the machine falls on all of them alike, and the figure is
+in each round, so that a slow moment of the machine affects all operations alike, and the figure is
 the median of the rounds.
 """
 
@@ -34,14 +34,14 @@ ORIGIN = Address(1, 1)
 MESSAGE_BYTES = (100, 1024)
 FRAME_BYTES = (60_000, 1_400)
 ROUND_BYTES = 2_000_000
-"""Size of the work of one round: large enough to time, small enough for many rounds."""
+"""Size of the work of a round: large enough to time, small enough for many rounds."""
 ROUNDS = 40
 MAX_ROUNDS = 1_000
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the result."""
+    """A line of the result."""
 
     message_bytes: int
     frame_bytes: int
@@ -55,7 +55,7 @@ class Figure:
 
 
 class Load:
-    """The same messages in every form that an operation starts from."""
+    """The same messages in every form at the start of an operation."""
 
     def __init__(self, message_bytes: int, frame_bytes: int) -> None:
         self.message_bytes = message_bytes
@@ -74,13 +74,13 @@ class Load:
         self.overhead_bytes = HEADER_BYTES + DATA_OVERHEAD_BYTES + self.per_frame * LENGTH_BYTES
 
     def join(self) -> Iterator[object]:
-        """Copy every message once, out of a list: the least that a sender has to do."""
+        """Copy every message once, out of a list: the minimum work of a sender."""
         for messages in self.batches:
             # The empty head makes join copy even when there is one message only.
             yield b"".join([b"", *messages])
 
     def slice(self) -> Iterator[object]:
-        """Copy every message once, out of a buffer: the least that a receiver has to do."""
+        """Copy every message once, out of a buffer: the minimum work of a receiver."""
         for datagram in self.datagrams:
             yield datagram[self.overhead_bytes :]
 
@@ -98,7 +98,7 @@ class Load:
             yield decode(datagram)
 
     def window(self) -> Iterator[object]:
-        """Store every run and hand it out."""
+        """Store every run and deliver the run."""
         window = self.new_window()
         for run in self.runs:
             window.add(run)
@@ -141,7 +141,7 @@ def elapsed_ns(work: Work, load: Load) -> int:
 
 
 def held_bytes(work: Work, load: Load) -> int:
-    """Return what the results of ``work`` take in memory when they are kept."""
+    """Return the memory held by the results of ``work``."""
     tracemalloc.start()
     try:
         result = list(work(load))
@@ -194,7 +194,7 @@ def figure(
 
 
 def conditions(rounds: int) -> dict[str, object]:
-    """Return what a reader has to know to compare the figures with others."""
+    """Return the conditions needed to compare the figures with others."""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -249,7 +249,7 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in a single line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

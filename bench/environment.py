@@ -1,7 +1,7 @@
-"""The environment of the peers: Python packages and a Java library of their own in ``build/``.
+"""The environment of the peers: separate Python packages and a Java library in ``build/``.
 
-The extra ``peers`` of pyproject.toml says what is installed. What cannot be had is missing, with
-the reason.
+The extra ``peers`` of pyproject.toml lists the packages. An unavailable peer is reported as
+missing, with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "peers"
 SERVERS = {"nats": "nats-server", "redis": "redis-server"}
-"""Peers that need a server, with the name of its program."""
+"""Peers with a server, and the name of the server program."""
 PACKAGES = {
     "pyzmq": "pyzmq",
     "zenoh": "eclipse-zenoh",
@@ -38,7 +38,7 @@ PACKAGES = {
     "pyre": "zeromq-pyre",
 }
 MODULES = {"pyzmq": "zmq"}
-"""What is imported, where that has another name than the peer."""
+"""The imported module of a peer, if the name differs."""
 OLDEST_JAVA = 17
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -62,17 +62,17 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Peer:
-    """One library: its version, or why it is not here."""
+    """A library: the version, or the reason of its absence."""
 
     name: str
     version: str = ""
     reason: str = ""
     server: str = ""
-    """The server that goes with it, and its version."""
+    """The server of the peer, and its version."""
 
 
 class Environment:
-    """The peers that can be had on this machine."""
+    """The available peers of this machine."""
 
     def __init__(self, build: Path = BUILD) -> None:
         self.build = build
@@ -88,7 +88,7 @@ class Environment:
     def get(
         self, wanted: Sequence[str], say: Callable[[str], None], *, install: bool = True
     ) -> None:
-        """Install the requested peers; record which ones are missing, and why."""
+        """Install the requested peers; record the missing peers with reasons."""
         self.build.mkdir(parents=True, exist_ok=True)
         packaged = [peer for peer in wanted if peer in PACKAGES]
         if packaged:
@@ -127,7 +127,7 @@ class Environment:
     def _install(
         self, home: Path, python: Path, say: Callable[[str], None], *, install: bool
     ) -> dict[str, str]:
-        """Make the environment, unless it is there; return what could not be had, and why."""
+        """Make the environment, if missing; return the unavailable peers with reasons."""
         needs = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         wanted: list[str] = needs["project"]["optional-dependencies"]["peers"]
         mark = home / f".ready-{hashlib.sha256(' '.join(wanted).encode()).hexdigest()[:16]}"
@@ -162,7 +162,7 @@ class Environment:
         return refused
 
     def _with_server(self, peer: Peer, home: Path) -> Peer:
-        """Return the peer with the server that it needs."""
+        """Return the peer with its server."""
         if peer.name not in SERVERS or peer.reason:
             return peer
         name = SERVERS[peer.name]
@@ -235,14 +235,14 @@ def _run(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[
 
 
 def _last(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last line with text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line or "error:" in line]
     return (errors or lines or ["it said nothing"])[0 if errors else -1]
 
 
 def machine() -> dict[str, object]:
-    """Return what the figures depend on."""
+    """Return the properties of the machine that the figures depend on."""
     about: dict[str, object] = {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
@@ -281,5 +281,5 @@ def _memory_gb() -> float:
 
 
 def packages() -> dict[str, str]:
-    """Return the versions of what this process itself uses."""
+    """Return the versions of the packages used by this process."""
     return {"gapless": __version__, "rich": importlib.metadata.version("rich")}

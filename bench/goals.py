@@ -1,4 +1,4 @@
-"""The goals of Gapless beside its peers: a line for each, with its figure."""
+"""The goals of Gapless beside its peers: a line for each goal, with the figure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from bench.workloads import Outcome
 
 MOST_REPAIRS = 0.001
-"""Share of data frames that may be sent again where the network loses nothing."""
+"""Maximum share of data frames sent again on a network without loss."""
 NAKACK4_UDP = ("jgroups-nakack4-udp", "jgroups-nakack4-udp-tuned")
 OTHER_PYTHON = ("zenoh", "cyclonedds", "nats", "redis", "pyre")
 
 
 class Line(NamedTuple):
-    """One goal, the figure that was measured, and whether it suffices; None if not measured."""
+    """A goal, the measured figure, and whether the figure suffices; None if not measured."""
 
     goal: str
     asked: str
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Goal:
-    """So many times better than the best of these peers in one case, by the medians."""
+    """A factor over the best of the peers in a case, by the medians."""
 
     title: str
     workload: str
@@ -41,7 +41,7 @@ class Goal:
     metric: Metric = SPEED
 
     def line(self, outcomes: Sequence[Outcome]) -> Line:
-        """Return the state of the goal; the best peer is the closest one to Gapless."""
+        """Return the state of the goal; the best peer is the closest to Gapless."""
         here = [
             one
             for one in outcomes
@@ -65,7 +65,7 @@ class Goal:
 
 
 def is_ours_or_raw(name: str) -> bool:
-    """Return whether it is no peer."""
+    """Return whether a contender is Gapless or raw sockets, not a peer."""
     return CONTENDERS[name].peer in {"gapless", "raw"}
 
 
@@ -126,7 +126,7 @@ def lines(outcomes: Sequence[Outcome]) -> list[Line]:
 
 
 def _own(outcomes: Sequence[Outcome]) -> Iterator[Line]:
-    """Return the goals of Gapless alone: every message intact, and no loss of its own making."""
+    """Return the goals of Gapless alone: every message intact, and no self-inflicted loss."""
     ours = [one for one in outcomes if CONTENDERS[one.contender].is_ours and one.rounds]
     wrong = _worst(
         ours, lambda one: sum(total(one, key) for key in ("lost", "duplicated", "out_of_order"))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bench.network import Network
 
 ANSWER_S = 100.0
-"""An answer that takes longer will not come."""
+"""How long to wait for an answer."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -44,7 +44,7 @@ class FailedError(Exception):
 
 @dataclass(frozen=True)
 class Shape:
-    """How many take part, how many of them send, and to whom."""
+    """The number of members, the number of senders, and the receivers."""
 
     members: int
     senders: int
@@ -56,14 +56,14 @@ class Shape:
 
 @dataclass(frozen=True)
 class Mark:
-    """What all processes had got and spent at one moment."""
+    """The messages and the cost of all processes at a moment."""
 
     answers: list[dict[str, Any]]
     server_cpu_s: float
 
 
 class Group:
-    """The processes of one contender."""
+    """The processes of a contender."""
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class Group:
     # Coming and going
 
     def start(self) -> None:
-        """Start all members but the late ones, and wait until they reach each other."""
+        """Start all members except the late members, and wait until all reach each other."""
         self._start_server()
         for at in range(self.shape.members - self.shape.late):
             self.spawn(at)
         self.ready = self.answers()
 
     def spawn(self, at: int, *, joins_late: bool = False) -> None:
-        """Start one process."""
+        """Start a process."""
         task = replace(self._task, at=at, joins_late=joins_late)
         if joins_late:
             task = replace(task, members=self.shape.members)
@@ -173,7 +173,7 @@ class Group:
         self._await_server()
 
     def _await_server(self) -> None:
-        """Wait until it takes connections; a member that came too early would give up."""
+        """Wait until the server takes connections; an early member would give up."""
         host, _, port = self._task.broker.partition(":")
         look = f"import socket; socket.create_connection(({host!r}, {port}), 1)"
         prefix = self._network.prefix(0) if self._network else []
@@ -185,14 +185,14 @@ class Group:
                 raise FailedError(f"the server does not come up: {self._said()}")
 
     def close(self) -> None:
-        """End every process, and wait for it."""
+        """End every process, and wait for each end."""
         for process in self._all:
             process.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run now."""
+        """The running processes."""
         return [process.pid for process in self._all]
 
     @property
@@ -202,13 +202,13 @@ class Group:
     # Commands
 
     def ask(self, what: str, **words: Any) -> list[dict[str, Any]]:
-        """Send a command to all processes; return their answers."""
+        """Send a command to all processes; return the answers."""
         for process in self._processes:
             process.send(what, **words)
         return self.answers()
 
     def ask_one(self, at: int, what: str, **words: Any) -> dict[str, Any]:
-        """Send a command to one process; return its answer."""
+        """Send a command to a process; return the answer."""
         self._processes[at].send(what, **words)
         return self.answers([at])[0]
 
@@ -235,7 +235,7 @@ class Group:
     # What is asked of it
 
     def mark(self) -> Mark:
-        """Let all processes say what they have got and spent so far."""
+        """Let all processes report messages and cost so far."""
         return Mark(self.ask("mark"), self.server_cpu_s())
 
     def server_cpu_s(self) -> float:
@@ -255,11 +255,11 @@ class Group:
         return 0 if self._server is None else self._server.rss_bytes()
 
     def stop_one(self, at: int) -> None:
-        """Stop a process where it stands."""
+        """Stop a process by SIGSTOP."""
         self._processes[at].signal(signal.SIGSTOP)
 
     def continue_one(self, at: int) -> None:
-        """Let it go on."""
+        """Continue a stopped process."""
         self._processes[at].signal(signal.SIGCONT)
 
     def next_turn(self) -> int:

@@ -1,4 +1,4 @@
-"""Measurements in turns, so that a slow moment of the machine falls on all alike; CPU time."""
+"""Measurements in turns, so that a slow moment of the machine affects all alike; CPU time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import NamedTuple
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 Turn = Callable[[], "float | None"]
-"""A function to measure; it may return its own seconds if it knows better than the clock."""
+"""A function to measure; may return its own seconds if more exact than the clock."""
 
 
 class Again(Exception):  # noqa: N818 - it asks for something
-    """A turn failed for a reason outside the measurement, such as a machine that is too busy."""
+    """A turn failed for a reason outside the measurement, such as a busy machine."""
 
 
 class Sample(NamedTuple):
-    """What one turn took."""
+    """The cost of a turn."""
 
     wall_s: float
     cpu_s: float
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
     highest: float
 
     def rounded(self, digits: int) -> list[float]:
-        """Return it for a program."""
+        """Return the spread for a program."""
         return [round(value, digits) for value in self]
 
 
@@ -44,7 +44,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def tree_cpu_s() -> float:
-    """Return the CPU time of this process and all its descendants; 0 where there is no /proc."""
+    """Return the CPU time of this process and all its descendants; 0 without /proc."""
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
@@ -62,7 +62,7 @@ def tree_cpu_s() -> float:
 
 
 def take(turn: Turn, tries: int = 3) -> Sample:
-    """Measure one turn."""
+    """Measure a turn."""
     cpu_s, started_s = tree_cpu_s(), time.perf_counter()
     try:
         own_s = turn()
@@ -77,7 +77,7 @@ def take(turn: Turn, tries: int = 3) -> Sample:
 def alternate(
     turns: Mapping[str, Turn], rounds: int, warm_ups: int, tick: Callable[[], None]
 ) -> dict[str, list[Sample]]:
-    """Give all their turns, round by round; the first ones only warm up."""
+    """Give each contender its turns, round by round; the first turns only warm up."""
     found: dict[str, list[Sample]] = {name: [] for name in turns}
     for number in range(-warm_ups, rounds):
         for name, turn in turns.items():

@@ -1,11 +1,10 @@
-"""A network that loses packets: a namespace for each member, on a bridge with a dropping filter.
+"""A network with packet loss: a namespace for each member, on a bridge with a dropping filter.
 
-Each packet is dropped on its way into a member's namespace, with the same chance for UDP and TCP
-and for every library, so that every receiver has its own luck. Segmentation by the interface is
-off, and the filter stands before anything is put together again: what is dropped is one packet, as
-on a wire. A datagram that is larger than the MTU is lost with any of its fragments. It takes the
-rights of an administrator, ``ip``, and ``nft`` or ``iptables``; whether it works is found out by
-trying.
+Each packet is dropped on the way into a member's namespace, with the same chance for UDP and TCP
+and for every library, so that losses differ between receivers. Segmentation by the interface is
+off, and the filter stands before any reassembly: a drop affects a single packet, as on a wire. A
+datagram larger than the MTU is lost with any of its fragments. The network needs administrator
+rights, ``ip``, and ``nft`` or ``iptables``; only a try shows whether the network works.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ MTU = 1500
 
 
 class UnavailableError(Exception):
-    """This machine does not let us make such a network."""
+    """This machine does not allow the construction of the network."""
 
 
 class Network:
-    """Namespaces for members, and one more for a server."""
+    """Namespaces for members, and another namespace for a server."""
 
     def __init__(self, members: int) -> None:
         self.members = members
@@ -49,11 +48,11 @@ class Network:
         return f"{self._filter} drops packets {where}, MTU {MTU}"
 
     def host(self, at: int) -> str:
-        """Return the address of a member; the one after the last is the server's."""
+        """Return the address of a member; the address after the last belongs to the server."""
         return f"{NET}.{at + 1}"
 
     def prefix(self, at: int) -> list[str]:
-        """Return what stands in front of a command that is to run there."""
+        """Return the prefix of a command to run in the namespace."""
         return ["ip", "netns", "exec", self._names[at]]
 
     def __enter__(self) -> Self:
@@ -136,7 +135,7 @@ class Network:
         raise UnavailableError("; ".join(problems))
 
     def set_loss(self, share: float) -> None:
-        """Drop this share of all packets of UDP and TCP from now on."""
+        """Drop the given share of all packets of UDP and TCP from now on."""
         for at in range(self.members + 1):
             if self._filter == "nft":
                 self._nft(at, share)
@@ -165,7 +164,7 @@ class Network:
 
 
 def _remove_stale() -> None:
-    """Remove what a run has left that was killed."""
+    """Remove the remains of a killed run."""
     listed = subprocess.run(
         ["ip", "netns", "list"], capture_output=True, text=True, check=False
     ).stdout

@@ -1,7 +1,7 @@
-"""The cases of every workload, for a whole run and for a quick one.
+"""The cases of every workload, for a whole run and for a quick run.
 
-Not every library is in every case: in the larger groups and in what is about coming, going and
-standing still there are fewer, so that a run ends within the hour. Each case says who takes part.
+Not every library is in every case: the larger groups and the cases of joining, leaving and stopping
+have fewer libraries, so that a run ends within the hour. Each case lists its contenders.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ WORKLOADS = {
     "fan": "one sender, N receivers",
     "one": "two members, each sending to the other",
     "rtt": "a message and its echo",
+    "sealed": "sealed groups beside groups without keys",
     "loss": "three members, all sending, on a network that loses packets",
     "slow": "one of three receivers takes 5000 messages a second",
     "stop": "one of three receivers stands still for two seconds",
@@ -31,12 +32,13 @@ WORKLOADS = {
 
 
 def plan(only: tuple[str, ...] = (), *, quick: bool = False) -> list[list[Case]]:
-    """Return cases; those in one list share their processes."""
+    """Return cases; the cases in a list share their processes."""
     made = {
         "all": everybody(quick=quick),
         "fan": fan(quick=quick),
         "one": one(quick=quick),
         "rtt": [[_rtt(size) for size in ((100,) if quick else (100, 1000))]],
+        "sealed": sealed(quick=quick),
         "loss": [[_loss(share) for share in ((0.01, 0.05) if quick else LOSSES)]],
         "slow": [[_single("slow", "1 → 3, 100 B, one slow", SLOWED, "slowed", Shape(4, 1), 100)]],
         "stop": [
@@ -80,7 +82,7 @@ def everybody(*, quick: bool) -> list[list[Case]]:
 
 
 def fan(*, quick: bool) -> list[list[Case]]:
-    """One sender."""
+    """Build a case with a single sender."""
     found = []
     for receivers in (3,) if quick else (1, 3, 7):
         contenders: tuple[str, ...] = (
@@ -135,6 +137,45 @@ def one(*, quick: bool) -> list[list[Case]]:
             for size in (100, 1000)
         ]
     ]
+
+
+def sealed(*, quick: bool) -> list[list[Case]]:
+    """Three members that all send, and round trips, with and without keys."""
+    shape = Shape(3, 3)
+    found = [
+        [
+            Case(
+                "sealed",
+                f"3 members, {name}, {size} B, sealed or not",
+                (f"gapless-{name.lower()}", f"gapless-{name.lower()}-sealed"),
+                shape=shape,
+                size_bytes=size,
+            )
+            for size in (100, 1000)
+        ]
+        for name in ("UDP", "TCP")
+    ]
+    trip = Case(
+        "sealed",
+        "echo, 100 B, sealed or not",
+        ("gapless-udp", "gapless-udp-sealed"),
+        TRIPS,
+        Shape(2, 1, "rtt"),
+        100,
+        how="rtt",
+    )
+    ethernet = [
+        Case(
+            "sealed",
+            f"3 members, MTU 1500, 0.1 % lost, {size} B, sealed or not",
+            ("gapless-udp", "gapless-udp-sealed"),
+            shape=shape,
+            size_bytes=size,
+            loss=0.001,
+        )
+        for size in (100, 1000)
+    ]
+    return found[:1] if quick else [*found, ethernet, [trip]]
 
 
 def limits(*, quick: bool) -> list[list[Case]]:

@@ -1,8 +1,8 @@
 """Outcomes as tables for a person, JSON for a program, a page for the docs. Ratios come first.
 
-A ratio says how many times better Gapless is than the other in the same round; above 1 it is ahead,
-whichever way the figure is better. The median of the rounds stands first, the lowest and the
-highest behind it.
+A ratio says how many times better Gapless is than the other in the same round; above 1 Gapless is
+ahead, for every kind of figure. The median of the rounds stands first, then the lowest and the
+highest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MARKERS = re.compile(r"(<!-- measured -->\n).*?(<!-- end measured -->)", re.DOTA
 
 
 def reference(case: Case, outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Return what others are compared with: the first of ours in the case."""
+    """Return the reference of a comparison: the first Gapless contender in the case."""
     ours = [
         one
         for one in outcomes
@@ -39,7 +39,7 @@ def reference(case: Case, outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def ratio(ours: Outcome, theirs: Outcome, metric: Metric) -> Spread | None:
-    """Return by how much ours is better, round by round; None if there is nothing to compare."""
+    """Return the advantage of Gapless, round by round; None without a comparison."""
     found = []
     for mine, other in zip(ours.rounds, theirs.rounds, strict=False):
         if metric.key not in mine or metric.key not in other:
@@ -64,7 +64,7 @@ def total(outcome: Outcome, key: str) -> int:
 
 
 def verdict(outcome: Outcome) -> str:
-    """Return what went wrong with messages, in words."""
+    """Return the faults in the messages, in words."""
     if not outcome.rounds or "lost" not in outcome.rounds[0]:
         return ""
     wrong = {"lost": "lost", "duplicated": "twice", "out_of_order": "out of order"}
@@ -84,7 +84,7 @@ def broken(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def repairs(outcome: Outcome) -> str:
-    """Return the repairs, and their share of all data frames where that is known."""
+    """Return the repairs, and the share of all data frames if known."""
     if not any("repairs" in each for each in outcome.rounds):
         return ""
     found, frames = total(outcome, "repairs"), total(outcome, "frames")
@@ -116,7 +116,7 @@ def header(case: Case) -> list[str]:
 
 
 def rows(case: Case, outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
-    """Return one row for each contender: ratios, figures, faults."""
+    """Return a row for each contender: ratios, figures, faults."""
     ours = reference(case, outcomes)
     for one in (each for each in outcomes if each.case == case):
         if not one.rounds:
@@ -133,7 +133,7 @@ def rows(case: Case, outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
 
 
 def print_tables(screen: Console, outcomes: Sequence[Outcome]) -> None:
-    """Show everything to a person."""
+    """Print all tables."""
     from rich.table import Table
 
     for case in cases(outcomes):
@@ -151,7 +151,7 @@ def answer(reached: bool | None) -> str:
 
 
 def print_goals(screen: Console, goals: Sequence[Line]) -> None:
-    """Print the goals that were measured."""
+    """Print the measured goals."""
     from rich.table import Table
 
     table = Table(title="Goals", title_justify="left")
@@ -165,7 +165,7 @@ def print_goals(screen: Console, goals: Sequence[Line]) -> None:
 
 
 def as_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return everything for a program."""
+    """Return all outcomes for a program."""
     found = []
     for case in cases(outcomes):
         ours = reference(case, outcomes)
@@ -256,7 +256,7 @@ def escaped(text: str) -> str:
 
 
 def write_page(path: Path, part: str) -> None:
-    """Put the generated part between its markers."""
+    """Write the generated part between its markers."""
     text = path.read_text(encoding="utf-8")
     if not MARKERS.search(text):
         raise ValueError(f"{path.name} has no markers <!-- measured --> and <!-- end measured -->")

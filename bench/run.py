@@ -1,7 +1,7 @@
-"""Gapless and its peers, in turns, in one run; docs/benchmarks.md says what is measured and how.
+"""Gapless and its peers, in turns, in a single run (method: docs/internals/benchmarks.md).
 
-Every message carries a number, and every receiver checks all of them. What cannot be had is
-reported as missing, with the reason. Nothing is left running, whatever happens.
+Every message carries a number, and every receiver checks every number. Unavailable peers are
+reported as missing, with the reason. No process is left running.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "internals/benchmarks.md"
 OWN_FAULTS = ("gapless", "jgroups")
-"""Those that can drop packets by themselves, where the network cannot."""
+"""Contenders that can drop packets by themselves, if the network cannot."""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in a single line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
@@ -45,7 +45,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def names(known: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """Return what reads a list of names."""
+    """Return the reader of a list of names."""
 
     def read(text: str) -> tuple[str, ...]:
         found = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -62,7 +62,7 @@ def names(known: Sequence[str], what: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def number(lowest: float, highest: float, kind: type[int | float]) -> Callable[[str], float]:
-    """Return what reads a number."""
+    """Return the reader of a number."""
 
     def read(text: str) -> float:
         try:
@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="print one JSON document instead of tables"
     )
     made.add_argument(
-        "--write", action="store_true", help="put the figures into docs/benchmarks.md too"
+        "--write", action="store_true", help="put the figures into docs/internals/benchmarks.md too"
     )
     made.add_argument(
         "--list", action="store_true", help="say what would be measured, and measure nothing"
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Progress:
-    """Progress: one line that changes on a terminal, a line for each case in a file."""
+    """Progress: a changing line on a terminal, a line for each case in a file."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -135,7 +135,7 @@ class Progress:
         self._where = self._last = ""
 
     def case(self, where: str) -> None:
-        """Note which case it is."""
+        """Show the current case."""
         self._where = where
         if not self._quiet and not sys.stderr.isatty():
             print(f"{self._elapsed()} {where}", file=sys.stderr, flush=True)
@@ -151,7 +151,7 @@ class Progress:
             )
 
     def note(self, what: str) -> None:
-        """Say something that stays."""
+        """Print a lasting line."""
         if not self._quiet:
             print(("\r\x1b[K" if sys.stderr.isatty() else "") + what, file=sys.stderr, flush=True)
 
@@ -168,7 +168,7 @@ class Progress:
 def narrowed(
     groups: list[list[Case]], wanted: tuple[str, ...] | None, text: str = ""
 ) -> list[list[Case]]:
-    """Return the requested cases, each with the requested contenders that it has."""
+    """Return the requested cases, each with its requested contenders."""
     from dataclasses import replace
 
     kept = [
@@ -195,7 +195,7 @@ def measure(
     warm: float,
     progress: Progress,
 ) -> tuple[list[Outcome], str]:
-    """Run all cases; return what became of them, and how packets were lost."""
+    """Run all cases; return the outcomes, and the way of losing packets."""
     outcomes: list[Outcome] = []
     way = ""
     for at, cases in enumerate(groups):
@@ -226,7 +226,7 @@ def measure(
 
 
 def without_network(course: Course, cases: list[Case], why: str) -> list[Outcome]:
-    """Measure loss where no network can be made, with contenders that drop packets themselves."""
+    """Measure loss without a lossy network, with contenders that drop packets themselves."""
     from dataclasses import replace
 
     outcomes = []
@@ -248,7 +248,7 @@ def without_network(course: Course, cases: list[Case], why: str) -> list[Outcome
 def conditions(
     options: argparse.Namespace, rounds: int, seconds: float, way: str, spent_s: float
 ) -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the conditions of the figures."""
     return {
         "command": " ".join(["bench/run.py", *options.words]),
         **machine(),
@@ -260,12 +260,12 @@ def conditions(
 
 
 def interrupted(_: int, __: FrameType | None) -> NoReturn:
-    """End as Ctrl-C does, so that everything is cleaned up."""
+    """End like Ctrl-C, so that all processes are cleaned up."""
     raise KeyboardInterrupt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
+    """Run the command; return the exit status."""
     options = parser().parse_args(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     rounds = int(options.rounds or (1 if options.quick else 3))

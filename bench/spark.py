@@ -2,8 +2,8 @@
 
 From a spool to a sink that drops all rows and to Parquet, beside Spark's own Parquet reader on the
 same rows and a plain Python loop; appending to a spool, beside plain files; a collector with three
-senders, beside a member that only listens; and how long a message takes from ``send`` to a row,
-beside Spark's own socket source.
+senders, beside a member that only listens; and the time of a message from ``send`` to a row, beside
+Spark's own socket source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HERE = Path(__file__).resolve().parent
 PARTS = ("source", "spool", "latency", "collector")
 MASTER = "local[2]"
 WIDTH = 140
-"""How wide tables are where no terminal says it."""
+"""Width of tables without a terminal."""
 
 
 class Sizes(NamedTuple):
@@ -56,7 +56,7 @@ class Sizes(NamedTuple):
 
     @property
     def cells(self) -> list[spark_source.Cell]:
-        """The spools that are read."""
+        """The spools to read."""
         return [
             spark_source.Cell(size, runs, rows) for size, rows in self.rows for runs in self.runs
         ]
@@ -83,7 +83,7 @@ QUICK = Sizes(
     pace=spark_latency.Pace(warm_up=5, messages=20, interval_s=0.005),
     collector_s=0.3,
 )
-"""Only to see that everything works: figures of so little say nothing."""
+"""A smoke test: figures of so little data mean nothing."""
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def started() -> Iterator[SparkSession]:
 def measure(
     sizes: Sizes, parts: Sequence[str], folder: Path, tick: Callable[[], None]
 ) -> dict[str, Any]:
-    """Measure the parts that are asked for."""
+    """Measure the requested parts."""
     found: dict[str, Any] = {}
     if "spool" in parts:
         found["spool"] = append_figures(sizes, folder)
@@ -132,7 +132,7 @@ def measure(
 
 
 def append_figures(sizes: Sizes, folder: Path) -> Any:
-    """Return what bench/spool.py says."""
+    """Return the figures of bench/spool.py."""
     options = [
         "--json",
         "--mb",
@@ -208,7 +208,7 @@ def collector_rows(lines: Sequence[dict[str, Any]]) -> Iterator[tuple[object, ..
 def picked(
     keys: Sequence[str],
 ) -> Callable[[Sequence[dict[str, Any]]], Iterator[tuple[object, ...]]]:
-    """Return what makes rows of some of the values of each line."""
+    """Return the function that makes rows of some values of each line."""
     return lambda lines: (
         tuple("-" if line[key] is None else line[key] for key in keys) for line in lines
     )
@@ -268,7 +268,7 @@ def show(about: dict[str, object], found: dict[str, Any]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in a single line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

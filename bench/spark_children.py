@@ -1,7 +1,7 @@
 """Processes of bench/spark.py without Spark: a collector, and a sender that stamps messages.
 
-Their task is one argument in JSON; they serve the commands ``run`` and ``check``, as the members of
-``gapless_lab.bench`` do.
+The task of a process is a JSON argument; the processes serve the commands ``run`` and ``check``,
+like the members of ``gapless_lab.bench``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def command(role: str, **arguments: Any) -> list[str]:
 
 
 def joining(ports: Sequence[int], at: int) -> dict[str, Any]:
-    """Return how member ``at`` of those on these ports finds the others."""
+    """Return how member ``at`` of the members on the ports finds the others."""
     config = Config.make(found_after="200ms", join_interval="50ms")
     return {
         "discover": f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}",
@@ -43,7 +43,7 @@ def joining(ports: Sequence[int], at: int) -> dict[str, Any]:
 
 
 def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float = 0.0) -> None:
-    """Collect until the supervisor ends; with ``seconds``, report how much arrives in that time."""
+    """Collect until the supervisor ends; with ``seconds``, report the arrivals in the time."""
     with Collector(
         spool, "bench", transport="udp", host="127.0.0.1", sync=sync, **joining(ports, at)
     ) as collector:
@@ -54,13 +54,13 @@ def collect(spool: str, ports: list[int], at: int, *, sync: bool, seconds: float
 
 
 class CollectorWorker:
-    """Counts what a collector takes in."""
+    """Counts the messages of a collector."""
 
     def __init__(self, collector: Collector, spool: str, seconds: float) -> None:
         self.collector, self.spool, self.seconds = collector, spool, seconds
 
     def run(self) -> dict[str, Any]:
-        """Return how much arrives in the time of the measurement, if there is one."""
+        """Return the number of arrivals in the time of the measurement, if any."""
         return count_for(self.collector, self.seconds) if self.seconds else {"sent": {}}
 
     def check(self, sent: list[dict[str, int]]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class CollectorWorker:
 
 
 def count_for(collector: Collector, seconds: float) -> dict[str, Any]:
-    """Return how much arrives in so many seconds after a warm-up, and the CPU time it costs."""
+    """Return the arrivals in so many seconds after a warm-up, and the CPU time."""
     time.sleep(WARM_UP_S)
     start_s, cpu_s, count = time.monotonic(), time.process_time(), collector.status.messages
     time.sleep(seconds)

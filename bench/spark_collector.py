@@ -22,7 +22,7 @@ KINDS = (LISTENER, SYNCED, UNSYNCED)
 
 @dataclass(frozen=True)
 class Figure:
-    """One line; ``ratio_*``: to the listener of the same round, median, lowest, highest."""
+    """A line; ``ratio_*``: to the listener of the same round, median, lowest, highest."""
 
     size_bytes: int
     what: str
@@ -37,7 +37,7 @@ class Figure:
 
 
 def group(kind: str, size_bytes: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Let three members send at full speed; return the figures of the fourth, and its CPU time."""
+    """Let three members send at full speed; return the figures and the CPU time of the fourth."""
     ports = free_ports(SENDERS + 1)
     plan, cell = BenchPlan(SENDERS + 1, SENDERS, seconds=seconds), BenchCell("udp", 0.0, size_bytes)
     specs = [BenchTask(plan, cell, ports, at) for at in range(SENDERS + 1)]

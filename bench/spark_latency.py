@@ -1,10 +1,10 @@
-"""The time from ``send`` to a row, beside a line that Spark's own socket source reads.
+"""The time from ``send`` to a row, beside a line read by Spark's own socket source.
 
-A sender and a collector, each in a process of its own, and a query that takes one micro-batch after
-the other. A row counts when it can be seen: in the hands of a function (``foreachBatch``), or in a
-Parquet table, when the entry of its batch in the log of the table has its name. The same lines go
-over a bare socket to a query with the same sink: that has no group, no disk and no replay, and is
-what a micro-batch of Spark costs by itself.
+A sender and a collector run in separate processes, and a query runs micro-batches without a pause.
+A row counts when visible: in the hands of a function (``foreachBatch``), or in a Parquet table,
+when the log of the table lists the file of the row. The same lines go over a bare socket to a query
+with the same sink: without group, disk and replay, the socket source shows the cost of a
+micro-batch of Spark by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SOURCES = ("gapless", "socket")
 
 
 class Pace(NamedTuple):
-    """The number of messages, and the mean seconds between them; the first ones are a warm-up."""
+    """The number of messages, and the mean seconds between messages; the first are a warm-up."""
 
     warm_up: int
     messages: int
@@ -46,7 +46,7 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the result, in milliseconds; ``ratio_*``: to the socket source with this sink."""
+    """A line of the result, in milliseconds; ``ratio_*``: to the socket source with this sink."""
 
     sink: str
     source: str
@@ -69,7 +69,7 @@ class Times(NamedTuple):
 
 
 class Sink:
-    """Records the age of the rows of a query: in a function that Spark calls, or from a table."""
+    """Records the age of the rows of a query: in a function called by Spark, or from a table."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -79,7 +79,7 @@ class Sink:
         self.batches = 0
 
     def start(self, frame: DataFrame) -> StreamingQuery:
-        """Start the query, one micro-batch after the other."""
+        """Start the query, with micro-batches in sequence."""
         writer = frame.writeStream.trigger(processingTime="0 seconds")
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
         if self.kind == "parquet":
@@ -114,7 +114,7 @@ class Sink:
 
 
 def seen_files(table: Path) -> Iterator[tuple[str, int]]:
-    """Return each file of a table that a stream has written, and when the table's log named it."""
+    """Return each file of a table written by a stream, with the time of its log entry."""
     known: set[str] = set()
     for entry in sorted(
         (table / "_spark_metadata").glob("[0-9]*"),
@@ -129,7 +129,7 @@ def seen_files(table: Path) -> Iterator[tuple[str, int]]:
 
 
 def stamp_of(payload: bytes | str) -> int:
-    """Return when a message was sent, 0 if it does not count."""
+    """Return the send time of a message, 0 in the warm-up."""
     if isinstance(payload, str):
         return int(payload.split()[0])
     stamp: int = STAMP.unpack_from(payload)[0]
@@ -211,7 +211,7 @@ def measure(
     warm_ups: int,
     tick: Callable[[], None],
 ) -> list[Figure]:
-    """Measure all sinks, both sources in turns, over all messages but those of the warm-up."""
+    """Measure all sinks, both sources in turns, over all messages except the warm-up."""
     found: dict[tuple[str, str], list[Times]] = {}
     for number in range(-warm_ups, rounds):
         for kind in SINKS:

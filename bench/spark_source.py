@@ -1,8 +1,8 @@
 """Rows a second from a spool into Spark, beside Spark's Parquet reader and a plain loop.
 
-Each cell is a spool of messages of one size, in runs as a busy sender makes them (60 KB) or in runs
-of 1 to 10 messages, as senders with little to say make them. The table of the Parquet reader was
-written from this very spool.
+Each cell is a spool of messages of the same size, in the runs of a busy sender (60 KB) or in runs
+of 1 to 10 messages, as from an idle sender. The table of the Parquet reader was written from the
+same spool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGE_BYTES = 60_000
 SMALL_MOST = 10
 COMMIT_BYTES = 1024 * 1024
 FEW = ("origin", "seqno", "payload")
-"""The columns of a read that asks for few; all twelve are what a read gives by default."""
+"""The columns of a read with few columns; a read has all twelve by default."""
 READER = "bench"
 PARQUET, PARQUET_FEW, COPY, LOOP = (
     "parquet",
@@ -47,11 +47,11 @@ BASELINES = {
     "batch to parquet": COPY,
     "stream to parquet": COPY,
 }
-"""What is measured, and Spark's own reader beside it."""
+"""The measured reads, and Spark's own reader beside each."""
 
 
 class Cell(NamedTuple):
-    """One spool to read."""
+    """A spool to read."""
 
     size_bytes: int
     runs: str
@@ -60,7 +60,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """One line: medians; ``ratio_*`` and ``*_spread`` have the median, the lowest and the highest.
+    """A line: medians; ``ratio_*`` and ``*_spread`` have the median, the lowest and the highest.
 
     ``ratio_speed`` is to Spark's own Parquet reader in the same round, ``ratio_cpu`` likewise;
     ``ratio_loop`` is how many times as fast as a Python loop over the same rows.
@@ -110,7 +110,7 @@ def fill(root: Path, cell: Cell) -> None:
 
 
 class Reads:
-    """Everything that is measured of one cell."""
+    """All measurements of a cell."""
 
     def __init__(self, spark: SparkSession, folder: Path, cell: Cell) -> None:
         self.spark = spark
@@ -121,12 +121,12 @@ class Reads:
         self._count = 0
 
     def prepare(self) -> None:
-        """Write the spool, and the table that Spark's own reader reads."""
+        """Write the spool, and the table for Spark's own reader."""
         fill(self.spool, self.cell)
         self._batch().write.parquet(str(self.table))
 
     def turns(self) -> dict[str, Callable[[], float | None]]:
-        """Return what takes turns."""
+        """Return the functions that take turns."""
         return {
             "batch": lambda: _to_nothing(self._batch()),
             PARQUET: lambda: _to_nothing(self._parquet()),
@@ -212,7 +212,7 @@ def _to_nothing(frame: DataFrame) -> None:
 
 
 def figures(cell: Cell, found: dict[str, list[Sample]]) -> Iterator[Figure]:
-    """Return the lines of a cell, those of the limits last."""
+    """Return the lines of a cell, the lines of the limits last."""
     speeds = {
         name: [cell.rows / sample.wall_s for sample in samples] for name, samples in found.items()
     }
@@ -238,7 +238,7 @@ def figures(cell: Cell, found: dict[str, list[Sample]]) -> Iterator[Figure]:
 
 
 TURNS = 10
-"""How many turns a round has; a test keeps it true."""
+"""Number of turns in a round; a test checks the number."""
 
 
 def measure(
@@ -249,7 +249,7 @@ def measure(
     warm_ups: int,
     tick: Callable[[], None],
 ) -> list[Figure]:
-    """Measure one cell."""
+    """Measure a cell."""
     reads = Reads(spark, folder, cell)
     folder.mkdir()
     try:

@@ -45,7 +45,7 @@ def deliveries(messages: int, size_bytes: int, total_bytes: int) -> list[Deliver
 
 
 def spooled(root: Path, given: list[Delivery], *, sync: bool) -> tuple[float, float]:
-    """Seconds and seconds of the processor that all commits took."""
+    """Seconds and CPU seconds of all commits."""
     limits = SpoolLimits(max_bytes=0)
     with SpoolWriter.open(root, group="bench", limits=limits, sync=sync) as spool:
         started_s, cpu_s = time.perf_counter(), time.process_time()
@@ -69,7 +69,7 @@ def plain(path: Path, size_bytes: int, *, sync: bool) -> float:
 
 
 def read(root: Path) -> tuple[float, float, int]:
-    """Seconds until the slices are known, seconds to read them, and payload bytes."""
+    """Seconds until the slices are known, seconds to read the slices, and payload bytes."""
     started_s = time.perf_counter()
     view = SpoolReader(root)
     slices = view.slices({}, view.high())

@@ -1,10 +1,10 @@
 """The cost of Spark for a sweep: the same seeds on Spark and in plain processes, in turns.
 
 ``python bench/sweep.py --seeds 2000`` splits the seeds into rounds. In each round both do the same
-seeds on as many cores, one after the other, so that a slow moment of the machine falls on both
-alike; who begins changes from round to round. The plain way is that of ``gapless sim --seeds``: a
-pool of processes, and results that are only added up. A sweep on Spark writes a table besides. Both
-must have the same digest, and no violation.
+seeds on as many cores, in sequence, so that a slow moment of the machine affects both alike; the
+first alternates from round to round. The plain way is the way of ``gapless sim --seeds``: a pool of
+processes, and results that are only added up. A sweep on Spark writes a table besides. Both must
+have the same digest, and no violation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WAYS = ("spark", "plain")
 
 
 class TurnResult(NamedTuple):
-    """What one way said of some seeds."""
+    """The results of some seeds on Spark or in processes."""
 
     digest: str
     violations: int
@@ -70,7 +70,7 @@ class Turns:
         self.failing: list[int] = []
 
     def spark(self, seeds: range) -> None:
-        """Do some seeds on Spark, and write their rows."""
+        """Run some seeds on Spark, and write the rows."""
         cells = read_grid(f"[hunt]\ngroups = '{'membership' if self._membership else 'told'}'")
         wanted, results = RequestedRuns(cells, seeds, code_digest()), SweepResults(self._folder)
         with results.locked(), ThreadPoolExecutor(MAX_CONCURRENT_JOBS + 1) as pool:
@@ -179,7 +179,7 @@ def show(about: dict[str, object], figures: dict[str, Any]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in a single line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

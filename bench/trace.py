@@ -1,7 +1,7 @@
 """The cost of recording: the same group without a recorder, sampled and full, in turns.
 
-Ratios are those of one round each: what a group does that is recorded, by what it does in the same
-round without. Cost is the CPU time of all members for a million deliveries.
+Each ratio is of a single round: the figure of a recorded group by the figure of the group without a
+recorder in the same round. Cost is the CPU time of all members for a million deliveries.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.trace import read
 from gapless.trace.journal import ROW_STRUCT
-from gapless_lab.bench.matrix import ThroughputResult, measure
+from gapless_lab.bench.matrix import measure
 from gapless_lab.bench.plan import BenchPlan
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MODES = ("off", "sampled", "full")
 
 @dataclass(frozen=True)
 class Line:
-    """One mode: medians over all rounds."""
+    """A mode: medians over all rounds."""
 
     message_bytes: int
     mode: str
@@ -42,43 +42,51 @@ class Line:
     ratio_cpu: float
 
 
-def turn(plan: BenchPlan, mode: str, folder: Path) -> tuple[ThroughputResult, int]:
-    """Measure a group in one mode; return its figures, and how many rows it has written."""
+class Turn(NamedTuple):
+    """The figures of a group in a mode, and the number of written rows."""
+
+    messages_per_s: int
+    cpu_s_per_million: float
+    rows: int
+
+
+def turn(plan: BenchPlan, mode: str, folder: Path) -> Turn:
+    """Measure a group in a mode."""
     traced = plan if mode == "off" else replace(plan, trace=str(folder), trace_mode=mode)
-    (figure,) = measure(traced)
-    if not isinstance(figure, ThroughputResult) or not figure.is_sound:
-        raise SystemExit(f"a group in mode {mode} has not delivered everything: {figure}")
+    (result,) = measure(traced)
+    if result.skip_reason or result.faults:
+        raise SystemExit(f"a group in mode {mode} has not delivered everything: {result}")
     rows = sum(path.stat().st_size for path in folder.rglob("*.rows")) // ROW_STRUCT.size
     if mode == "sampled":
         rows = sum(1 for _ in read(folder))  # a few only, and this shows that they can be read
     shutil.rmtree(folder, ignore_errors=True)
-    return figure, rows
+    figures = result.figures
+    return Turn(figures["messages_per_s"], figures["cpu_s_per_million"], rows)
 
 
 def lines(plan: BenchPlan, rounds: int) -> list[Line]:
     """Measure all modes, round by round."""
-    found: dict[str, list[tuple[ThroughputResult, int]]] = {mode: [] for mode in MODES}
+    found: dict[str, list[Turn]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory(prefix="bench-trace-") as folder:
         for number in range(1, rounds + 1):
             for mode in MODES:
-                figure, rows = turn(plan, mode, Path(folder) / mode)
-                found[mode].append((figure, rows))
+                figure = turn(plan, mode, Path(folder) / mode)
+                found[mode].append(figure)
                 said = f"{figure.messages_per_s:,} messages/s, {figure.cpu_s_per_million} CPU s/M"
                 print(
-                    f"round {number} of {rounds}, {figure.size_bytes} bytes, {mode}: {said}",
+                    f"round {number} of {rounds}, {plan.sizes_bytes[0]} bytes, {mode}: {said}",
                     file=sys.stderr,
                 )
-    base = [figure for figure, _ in found["off"]]
     made = []
     for mode, seen in found.items():
-        pairs = [(figure, other) for (figure, _), other in zip(seen, base, strict=True)]
+        pairs = list(zip(seen, found["off"], strict=True))
         made.append(
             Line(
                 plan.sizes_bytes[0],
                 mode,
-                round(median(figure.messages_per_s for figure, _ in pairs)),
-                round(median(figure.cpu_s_per_million for figure, _ in pairs), 3),
-                round(median(rows for _, rows in seen) / plan.seconds),
+                round(median(figure.messages_per_s for figure in seen)),
+                round(median(figure.cpu_s_per_million for figure in seen), 3),
+                round(median(figure.rows for figure in seen) / plan.seconds),
                 round(
                     median(figure.messages_per_s / other.messages_per_s for figure, other in pairs),
                     3,

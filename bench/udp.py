@@ -1,9 +1,9 @@
 """The speed and cost of a group of real processes over UDP or TCP, beside raw sockets.
 
-Every member sends as fast as it is let, and takes in what all others send. The limit beside it is
-measured in the same run, by as many processes with bare sockets that send datagrams of the same
-size to each other and count what arrives: no order, no repair, no flow control, and what overflows
-is lost; over TCP with bare streams that are always full. Both are given the same time, in turns.
+Every member sends at full speed, and receives the messages of all others. The limit is measured in
+the same run, by as many processes with bare sockets that send datagrams of the same size to each
+other and count arrivals: no order, no repair, no flow control, and overflow is lost; over TCP with
+bare streams that are always full. Both get the same time, in turns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIMIT_S = 180
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the result; what a receiver gets is that of the slowest."""
+    """A line of the result; the receive rate is the rate of the slowest receiver."""
 
     transport: str
     profile: str
@@ -67,7 +67,7 @@ class Figure:
 
 
 class RawMember:
-    """Does with a bare socket what a member of a group does."""
+    """Does the work of a member of a group with a bare socket."""
 
     def __init__(self, ports: list[int], at: int, message_bytes: int, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
@@ -129,7 +129,7 @@ class RawStreams:
             sender.join()
 
     def send(self, one: socket.socket, until_s: float) -> None:
-        """Fill one stream."""
+        """Fill a stream."""
         while time.monotonic() < until_s:
             one.sendall(self.data)
 
@@ -186,7 +186,7 @@ class Way(NamedTuple):
 def group(
     kind: str, members: int, message_bytes: int, way: Way, duration_s: float
 ) -> list[dict[str, Any]]:
-    """Let a group work for a while; return what each member says."""
+    """Let a group work for a while; return the reports of the members."""
     ports = free_ports(members)
     commands = []
     for at in range(members):
@@ -279,7 +279,7 @@ def show(about: dict[str, object], figures: list[Figure]) -> None:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
+    """A parser that reports an error in a single line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

@@ -1,9 +1,8 @@
-"""How long does ``gapless verify`` take, and in how much memory?
+"""The time and the memory of ``gapless verify``.
 
-A trace of N events is generated: eight members, all of which send and receive, as a real run would
-have been recorded. It is right by construction; with ``--plant`` one promise of each kind is
-broken. Then it is verified in a process of its own, whose memory (JVM and Python together) is
-sampled.
+The benchmark generates a trace of N events: eight members send and receive, as in a recorded real
+run. The trace is right by construction; with ``--plant``, the trace violates an invariant of each
+kind. Then a separate process verifies the trace, with its memory (JVM and Python together) sampled.
 
     PYTHONPATH=src:. python bench/verify.py FOLDER --events 5000000
 """
@@ -32,7 +31,7 @@ MEMBERS = tuple(f"{node}.1" for node in range(1, 9))
 RUN = 10
 """Messages in a run."""
 ROUNDS = 4
-"""Rounds of one run each between two acks."""
+"""Rounds, each with a run, between two acks."""
 REACH = 1024
 FILE_ROWS = 1_000_000
 BEGIN_NS = 1_800_000_000_000_000_000
@@ -40,7 +39,7 @@ ROUND_NS = 1_000_000
 
 
 class Shape:
-    """The rows of one member in one block of rounds, as arrays: event, stream, round."""
+    """The rows of a member in a block of rounds, as arrays: event, stream, round."""
 
     def __init__(self, me: int) -> None:
         self.rows: list[tuple[str, int, int, int, int, str]] = []
@@ -80,13 +79,13 @@ class Shape:
         new: bool = False,
         reason: str = "",
     ) -> None:
-        """Write a row; ``new`` if it begins a step."""
+        """Write a row; ``new`` for the first row of a step."""
         self.step += new
         self.rows.append((event, origin, peer, turn, self.step, reason))
 
 
 def block_columns(me: int, shape: Shape, first_block: int, blocks: int) -> dict[str, Any]:
-    """Return the columns of some blocks of one member."""
+    """Return the columns of some blocks of a member."""
     ids = np.array([incarnation_id(name) for name in MEMBERS] + [0])
     event = np.array([row[0] for row in shape.rows])
     origin, peer, turn, step = (np.array([row[at] for row in shape.rows]) for at in (1, 2, 3, 4))
@@ -145,7 +144,7 @@ def block_columns(me: int, shape: Shape, first_block: int, blocks: int) -> dict[
 
 
 def table(me: int, columns: dict[str, Any], view: int = 1) -> pa.Table:
-    """Return a table of the trace; columns that are not there are 0 or empty."""
+    """Return a table of the trace; missing columns are 0 or empty."""
     count = len(columns["event"])
     filled = {"seed": 0, "member": incarnation_id(MEMBERS[me]), "view": view}
     arrays = []
@@ -176,7 +175,7 @@ def rare(me: int, events: list[dict[str, Any]], idx: int, step: int, t_ns: int) 
 
 
 def generate(folder: Path, events: int, *, plant: bool) -> int:
-    """Write the trace; return how many rows it has."""
+    """Write the trace; return the number of rows."""
     total = 0
     for me, name in enumerate(MEMBERS):
         place = folder / name
@@ -245,7 +244,7 @@ def generate(folder: Path, events: int, *, plant: bool) -> int:
 
 
 def break_promises(columns: dict[str, Any], me: int) -> None:
-    """Break one promise of each kind, each in another block."""
+    """Violate an invariant of each kind, each in another block."""
     event, origin, reason = columns["event"], columns["origin"], columns["reason"]
     mine, other = incarnation_id(MEMBERS[me]), incarnation_id(MEMBERS[me + 2])
     rows = len(Shape(me).rows)
@@ -278,7 +277,7 @@ def break_promises(columns: dict[str, Any], me: int) -> None:
 
 
 EXPECTED = {*(f"S{number}" for number in range(1, 17) if number != 13), "L1", "L2", "L3", "L6"}
-"""What is broken by ``--plant``. S13 and L4 are looked at in simulated traces only."""
+"""The invariants violated by ``--plant``. S13 and L4 are checked in simulated traces only."""
 
 
 def measure(folder: Path) -> tuple[dict[str, Any], float, float, float]:
@@ -305,7 +304,7 @@ def measure(folder: Path) -> tuple[dict[str, Any], float, float, float]:
 
 
 def used(root: int) -> tuple[int, float]:
-    """Return the resident memory and the CPU time of a process and all below it."""
+    """Return the resident memory and the CPU time of a process and its descendants."""
     parents, sizes, spent = {}, {}, {}
     page_bytes, ticks = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
     for entry in Path("/proc").glob("[0-9]*/stat"):

@@ -1,7 +1,7 @@
 """How many of the planted bugs of the simulator do the checks of traces see?
 
 For each bug: the first seeds at which the simulator's own checks fail are run again with a trace;
-all traces are verified at once. Run it with ``python bench/verify_mutants.py FOLDER``.
+all traces are verified at once. Usage: ``python bench/verify_mutants.py FOLDER``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_gapless.verify import verify
 OF_ONE = 100
 """Traces of the mutant N have the seeds from N x OF_ONE on."""
 MOST_ROWS = 200_000
-"""A run that a bug keeps busy for longer is left out."""
+"""Maximum number of rows of a run; a longer run is left out."""
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def record(mutant: Mutant, number: int, target: Path, seeds: int, runs: int) -> None:
-    """Write the traces of the first runs in which the simulator finds the bug, with its checks."""
+    """Write the traces of the first runs with a failed check, and the names of the checks."""
     rows, lines, by = [], [], set()
     done = 0
     for seed in range(seeds):

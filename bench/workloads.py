@@ -1,8 +1,8 @@
-"""What is measured: workloads, the cases of each, and how a contender is put through one.
+"""The workloads: the cases of each, and the run of a contender through a case.
 
-Throughput: all contenders of a case are started and warmed up, and stay; then they work in turns,
-round by round, so that a slow moment of the machine falls on all alike. Where starting, stopping or
-joining is what is measured, each round has its own processes.
+Throughput: all contenders of a case start and warm up, and stay; then the contenders work in turns,
+round by round, so that a slow moment of the machine affects all alike. To measure a start, a stop
+or a join, each round has its own processes.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from bench.network import Network
 
 Round = dict[str, float]
-"""The figures of one round, by the names of metrics."""
+"""The figures of a round, by the names of metrics."""
 
 SETTLE_S = 0.2
 """So long all senders work before the first mark."""
 LEAD_S = 1.0
-"""So long senders work before one stops, or one more comes."""
+"""How long senders work before a member stops or joins."""
 STOP_S = 2.0
-"""So long one stands still."""
+"""How long a member stands still."""
 AFTER_S = 1.5
 """So long is looked on afterwards."""
 FILL_S = 2.0
-"""So long it takes until every buffer on the way to a slow receiver is full."""
+"""How long until every buffer on the way to a slow receiver is full."""
 SLOW_S = 2.0
 """So long is measured then; some work in bursts."""
 LOAD_S = 1.0
-"""So long members work before their memory is measured again."""
+"""How long members work before the second measurement of memory."""
 SLOW_PER_S = 5_000.0
 MOST_ROUNDS = {"stopped": 2, "slowed": 2, "joined": 2, "remembered": 1, "streamed": 1}
-"""Rounds that take long, or always find the same, are fewer."""
+"""Maximum number of rounds of long cases, and of cases with constant results."""
 
 
 class Metric(NamedTuple):
-    """One figure: its key, what a person reads, and which way is better."""
+    """A figure: the key, the label, and the better direction."""
 
     key: str
     title: str
@@ -95,7 +95,7 @@ PAIR = Shape(2, 2)
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison."""
+    """A comparison."""
 
     workload: str
     title: str
@@ -114,7 +114,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What became of a contender in a case: its rounds, or why there are none."""
+    """The outcome of a contender in a case: the rounds, or the reason of their absence."""
 
     case: Case
     contender: str
@@ -125,7 +125,7 @@ class Outcome:
 
 
 class Course:
-    """Everything that cases are run with."""
+    """The resources for running cases."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Course:
         self.network, self.tick, self.warm = network, tick, warm
 
     def run(self, cases: Sequence[Case], contenders: dict[str, Contender]) -> list[Outcome]:
-        """Run cases that share their processes: the same shape, different sizes or losses."""
+        """Run cases with shared processes: the same shape, different sizes or losses."""
         outcomes = {(case, name): Outcome(case, name) for case in cases for name in case.contenders}
         for (_, name), outcome in outcomes.items():
             peer = self.environment.peers.get(contenders[name].peer)
@@ -229,7 +229,7 @@ class Course:
             self._lose(case.loss)
 
     def _lose(self, share: float) -> None:
-        """Set the loss of the network; it is 0 after a round, so that the rest arrives soon."""
+        """Set the loss of the network; 0 after a round, so that the rest arrives soon."""
         if self.network:
             self.network.set_loss(share)
 
@@ -254,7 +254,7 @@ class Course:
                         outcome.failed = str(error)
 
     def group(self, contender: Contender, shape: Shape, **options: Any) -> Group:
-        """Return a group of its own."""
+        """Return a new group."""
         return Group(contender, shape, self.environment, self.network, options=options)
 
 
@@ -324,7 +324,7 @@ SHARES = {"p50_us": 0.5, "p99_us": 0.99, "p99_9_us": 0.999}
 
 
 def stopped(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
-    """Stop the last receiver for two seconds; measure what the others feel."""
+    """Stop the last receiver for two seconds; measure the effect on the others."""
     with course.group(contender, case.shape) as group:
         outcome.promises = group.ready[0].get("promises", "")
         work(group, case.size_bytes, contender.warm_s * course.warm)
@@ -344,9 +344,9 @@ def stopped(course: Course, case: Case, contender: Contender, outcome: Outcome) 
 
 
 def suffering(samples: Sequence[tuple[int, int]], stopped_ns: int, continued_ns: int) -> Round:
-    """Return how long a receiver got less than half of its rate, how long nothing, and the end.
+    """Return the time below half of the rate, the time without arrivals, and the end.
 
-    ``samples`` are moments and how many messages had come by then.
+    ``samples`` are moments, each with the number of messages received so far.
     """
     before = [sample for sample in samples if sample[0] < stopped_ns]
     if len(before) < 2:
@@ -372,7 +372,7 @@ def suffering(samples: Sequence[tuple[int, int]], stopped_ns: int, continued_ns:
 def windows(
     samples: Sequence[tuple[int, int]], width_ns: int
 ) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return neighbouring samples that lie at least so far apart."""
+    """Return neighbouring samples with at least the given distance."""
     found = []
     start = samples[0]
     for sample in samples[1:]:
@@ -383,7 +383,7 @@ def windows(
 
 
 def slowed(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
-    """Limit the last receiver to so many messages a second; measure what the others get."""
+    """Limit the rate of the last receiver; measure the rates of the others."""
     with course.group(contender, case.shape) as group:
         outcome.promises = group.ready[0].get("promises", "")
         work(group, case.size_bytes, contender.warm_s * course.warm)
@@ -405,7 +405,7 @@ def slowed(course: Course, case: Case, contender: Contender, outcome: Outcome) -
 
 
 def joined(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
-    """Let one more come while the others send as fast as they can."""
+    """Let another member join while the others send at full speed."""
     turn = 1000
     shape = replace(case.shape, late=1, begin=(turn, case.size_bytes))
     newcomer = shape.members - 1
@@ -437,7 +437,7 @@ def joined(course: Course, case: Case, contender: Contender, outcome: Outcome) -
 
 
 def remembered(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
-    """Measure the memory of members that have done nothing yet, and after a second of work."""
+    """Measure the memory of idle members, and again after a second of work."""
     with course.group(contender, case.shape) as group:
         outcome.promises = group.ready[0].get("promises", "")
         members = case.shape.members
@@ -449,7 +449,7 @@ def remembered(course: Course, case: Case, contender: Contender, outcome: Outcom
 
 
 def streamed(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
-    """Measure what a thousand streams in one process take."""
+    """Measure the memory of a thousand streams in a process."""
     from bench.peers.streams import measure
 
     outcome.promises = "of no matter here"
@@ -459,7 +459,7 @@ def streamed(course: Course, case: Case, contender: Contender, outcome: Outcome)
 
 
 def started(course: Course, case: Case, contender: Contender, outcome: Outcome) -> Round:
-    """Start two members, and send one message as soon as both are ready."""
+    """Start two members, and send a message as soon as both are ready."""
     shape = replace(case.shape, begin=(1000, case.size_bytes))
     with course.group(contender, shape, defaults=True) as group:
         outcome.promises = group.ready[0].get("promises", "")
@@ -484,4 +484,4 @@ WAYS: dict[str, Callable[[Course, Case, Contender, Outcome], Round]] = {
     "streamed": streamed,
     "started": started,
 }
-"""How a round of each kind is done, where each has its own processes."""
+"""The function for a round of each kind with its own processes."""

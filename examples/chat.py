@@ -1,7 +1,7 @@
-"""A chat without a server: whoever knows the name of the room is in it.
+"""A chat without a server: the name of the room is enough to enter.
 
-python chat.py tea-room ann    # type a line, and everybody sees it; end with Ctrl-D
-python chat.py                 # two of them talk by themselves
+python chat.py tea-room ann    # type a line for all others to see; end with Ctrl-D
+python chat.py                 # two members talk by themselves
 """
 
 import asyncio
@@ -18,7 +18,7 @@ async def typed() -> AsyncIterator[str]:
 
 
 async def show(group: gapless.Group, me: str) -> None:
-    """Print who comes, goes, and says something, in the order in which it happens."""
+    """Print joins, leaves and messages, in the order of the events."""
     async for event in group.events():
         if isinstance(event, gapless.Message):
             print(f"{me} sees: {event.payload.decode()}")
@@ -28,7 +28,7 @@ async def show(group: gapless.Group, me: str) -> None:
 
 async def chat(room: str, me: str, lines: AsyncIterator[str], company: int = 1) -> None:
     async with gapless.join(room) as group:
-        await group.wait_for_members(company)
+        await group.wait_for_members(company, timeout=60)
         showing = asyncio.create_task(show(group, me))
         async for line in lines:
             await group.send(f"{me}: {line}".encode())

@@ -1,7 +1,7 @@
-"""One member distributes a file: fragments as messages to the group, checked at the end.
+"""Distribute a file: fragments as messages to the group, checked at the end.
 
-A slow receiver slows the sender down; nothing is kept in memory but what is on its way. The last
-message is acknowledged, so the sender knows when everybody has everything before it.
+A slow receiver slows the sender down; memory holds only messages in flight. The last message is
+acknowledged, so the sender knows when every member has every earlier message.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ PIECE_BYTES = 16_000
 
 
 async def receive(folder: Path) -> Path:
-    """Write what comes into a file; the first message is its name, the last one its hash."""
+    """Write received messages into a file; the first message is the name, the last the hash."""
     async with gapless.join(GROUP) as group:
         messages = aiter(group)
         path = folder / (await anext(messages)).payload.decode()
@@ -35,10 +35,10 @@ async def receive(folder: Path) -> Path:
 
 
 async def give(path: Path, receivers: int) -> None:
-    """Send a file to everybody that is there."""
+    """Send a file to every present member."""
     digest = hashlib.sha256()
     async with gapless.join(GROUP, listen=False) as group:
-        await group.wait_for_members(1 + receivers)
+        await group.wait_for_members(1 + receivers, timeout=60)
         await group.send(path.name.encode())
         with path.open("rb") as file:
             while piece := file.read(PIECE_BYTES):

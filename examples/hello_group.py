@@ -1,7 +1,7 @@
 """Hello, group: every member greets all others.
 
-python hello_group.py hello    # in two terminals, or on two machines of one network
-python hello_group.py          # starts two of them by itself
+python hello_group.py hello    # in two terminals, or on two machines of a network
+python hello_group.py          # starts two members by itself
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import gapless
 
 async def main(name: str) -> None:
     async with gapless.join(name) as group:
-        await group.wait_for_members(2)
+        await group.wait_for_members(2, timeout=60)
         await group.send(f"hello from process {os.getpid()}".encode())
         greeted = set()
         async for message in group:

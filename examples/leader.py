@@ -1,7 +1,7 @@
 """Leader election: all see the same views in the same order, so the oldest member leads.
 
-When it leaves or dies there is another view, and the next one leads. While a network is divided
-each part has a leader; when it heals there is one again.
+When the leader leaves or crashes, a new view follows, and the next member leads. While a network is
+divided, each part has a leader; when the network heals, a single leader remains.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ GROUP = f"leader-{os.getpid()}"
 
 
 async def candidate(name: str, everybody: asyncio.Barrier) -> None:
-    """Lead for a moment when it is our turn, then go."""
+    """Lead for a moment when we are the oldest member, then leave."""
     async with gapless.join(GROUP) as group:
-        await group.wait_for_members(3)
+        await group.wait_for_members(3, timeout=10)
         await everybody.wait()
         async for event in group.events():
             if isinstance(event, gapless.ViewChange) and event.view == group.view:

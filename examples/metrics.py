@@ -1,4 +1,4 @@
-"""What a group does, in figures: for a person, for Prometheus, over HTTP."""
+"""The figures of a group: for a person, for Prometheus, over HTTP."""
 
 import os
 from urllib.request import urlopen
@@ -10,7 +10,7 @@ from gapless.metrics.prometheus import prometheus
 GROUP = f"metrics-{os.getpid()}"
 
 with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
-    one.wait_for_members(2)
+    one.wait_for_members(2, timeout=10)
     for number in range(100):
         one.send(b"message %d" % number)
     for _ in range(100):
@@ -22,7 +22,9 @@ with blocking.join(GROUP) as one, blocking.join(GROUP) as other:
         f"it has delivered {peer.delivered} messages of {peer.member}"
     )
     one_of_them = next(
-        line for line in prometheus(look).splitlines() if line.startswith("gapless_received_total")
+        line
+        for line in prometheus(look).splitlines()
+        if line.startswith("gapless_messages_received_total")
     )
     print(one_of_them)
     with MetricsEndpoint(lambda: [one.snapshot(), other.snapshot()], port=0) as endpoint:

@@ -1,7 +1,7 @@
 """From a lossy group to tables, each message once: bronze raw, silver typed, gold by minute.
 
-`gapless pipeline` does the same at length: live, restartable, checked: docs/pipeline.md. Needs
-gapless[spark].
+`gapless pipeline` is the long form: live, restartable and checked (docs/guides/pipeline.md). The
+example needs gapless[spark].
 """
 
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ from pyspark_gapless.session import session
 
 
 def send(folder: Path) -> None:
-    """Let three producers send 2000 readings each at 5 % loss; the collector spools them."""
+    """Let three producers send 2000 readings each at 5 % loss to a collector with a spool."""
     with ExitStack() as stack:
         stack.enter_context(
             Collector(
@@ -39,7 +39,7 @@ def send(folder: Path) -> None:
 
 
 def fill(table: str, frame: DataFrame) -> DataFrame:
-    """Append what is new to a table, exactly once; return the table as a stream."""
+    """Append new rows to a table, exactly once; return the table as a stream."""
     query = frame.writeStream.option("checkpointLocation", f"{output}/checkpoints/{table}").trigger(
         availableNow=True
     )

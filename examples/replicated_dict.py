@@ -1,8 +1,8 @@
-"""A dictionary that every member has: changes are messages, and a new member is given the state.
+"""A replicated dictionary: changes are messages, and a new member receives the state.
 
-Each change goes through the group, also to the member that made it. Members that write one key at
-the same time may end up with different values, for there is no order between senders; here each key
-has one writer at a time.
+Each change goes through the group, also to its own sender. Members that write the same key at the
+same time may end up with different values, because there is no order between senders; here each key
+has a single writer at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReplicatedDict:
         await self._group.send(json.dumps([key, value]).encode())
 
     async def has(self, key: str, value: Any) -> None:
-        """Wait until this member has it too."""
+        """Wait until this member has the value, too."""
         while self.values.get(key) != value:
             self._changed.clear()
             await self._changed.wait()

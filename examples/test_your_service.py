@@ -1,8 +1,8 @@
 """Test your own service on a lossy network in virtual time: no sockets, no sleeping, repeatable.
 
-Installing Gapless gives pytest the fixture ``gapless_group``. When a test ends, every promise of
-the group is checked: what was sent has been delivered once, in order, without a gap. This file is
-such a test; run by itself it lets pytest run it.
+Installing Gapless gives pytest the fixture ``gapless_group``. At the end of a test, the fixture
+checks every guarantee of the group: sent messages are delivered once, in order, without a gap. This
+file is a pytest test; run as a program, the file lets pytest run the test.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from gapless.sim import SimulatedGroup
 
 
 class Accounts:
-    """The service under test: it adds up what members deposit."""
+    """The service under test: adds up the deposits of members."""
 
     def __init__(self) -> None:
         self.balance = 0

@@ -1,7 +1,7 @@
 """The protocol over real sockets: three members on loopback, 10 % of datagrams dropped, none lost.
 
-This is all that a shell has to do: put transmits on the network, hand deliveries to the
-application, call ``tick`` at the deadline.
+A shell has only three tasks: put transmits on the network, hand deliveries to the application, call
+``tick`` at the deadline.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ thrown_away: list[bytes] = []
 
 
 def pump(address: Address, ready: Ready) -> None:
-    """Work through what the machine answered."""
+    """Act on the answer of the machine."""
     for to, datagram in ready.transmits:
         for target in (
             [to] if to is not None else [other for other in addresses if other != address]
@@ -48,7 +48,7 @@ def pump(address: Address, ready: Ready) -> None:
 
 
 def wait_s() -> float:
-    """Return how long nothing will be due."""
+    """Return how long to wait for the next deadline."""
     deadlines_ns = [
         member.deadline_ns for member in members.values() if member.deadline_ns is not None
     ]

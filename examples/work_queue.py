@@ -1,8 +1,8 @@
-"""A work queue without a broker: each job goes to one worker, or another if that one leaves.
+"""A work queue without a broker: each job goes to a worker, or to another after a leave.
 
-A job is a request to one member. If the worker leaves before it has answered, the request says so,
-and the job is given to the next. Whether the worker had done it is not known: let a job be such
-that doing it twice does no harm.
+A job is a request to a member. If the worker leaves before the answer, the request fails, and the
+job goes to the next worker. Whether the first worker had done the job is not known: jobs must be
+safe to run twice.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def give(group: gapless.Group, job: int) -> int:
 async def main() -> None:
     workers = [asyncio.create_task(worker(most)) for most in (5, 1000, 1000)]
     async with gapless.join(GROUP) as group:
-        await group.wait_for_members(4)
+        await group.wait_for_members(4, timeout=10)
         squares = await asyncio.gather(*(give(group, job) for job in range(60)))
         assert squares == [job**2 for job in range(60)]
         print(f"{len(squares)} jobs are done, the sum of the squares is {sum(squares)}")

@@ -1,7 +1,7 @@
-"""The experiments as commands: ``python -m experiments join-under-load`` and ``scale``.
+"""The experiments as commands: ``python -m experiments join-under-load``, ``scale`` and others.
 
-Both exit with 0 if every promise held, with 1 if a message was lost or a member was stuck, and with
-2 and one line if the input is wrong.
+All exit with 0 if every guarantee held, with 1 if a message was lost or a member was stuck, and
+with 2 and a single line if the input is wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments import join_under_load
+from experiments.failures.commands import COMMANDS
 from experiments.growth_page import growth_page
 from experiments.scale import (
     DELAY_NS as SCALE_DELAY_NS,
@@ -26,6 +27,7 @@ from experiments.scale import (
 )
 from gapless.cli.parameters import available_cores
 from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
+from gapless.errors import GaplessError
 from gapless.units import NS_PER_MS, NS_PER_S, format_duration
 
 if TYPE_CHECKING:
@@ -55,7 +57,11 @@ _workers_option = click.option(
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def experiments() -> None:
-    """Measure groups that make their own views (docs/joins.md, docs/scale.md)."""
+    """Measure groups that make their own views (joins, scale and failures in docs/internals)."""
+
+
+for _command in COMMANDS:
+    experiments.add_command(_command)
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -87,7 +93,7 @@ def _number(part: str, text: str) -> int:
 )
 @json_option
 def joins_command(seed: int, workers: int | None, members: str, joins: int, as_json: bool) -> int:
-    """Let members join one after another while one member sends and views are late."""
+    """Let members join in sequence while a member sends and views are late."""
     sizes = parse_sizes(members)
     if len(sizes) != 1 or not _MIN_FOR_JOINS <= sizes[0] <= _MAX_FOR_JOINS:
         raise click.UsageError(
@@ -109,7 +115,7 @@ def joins_command(seed: int, workers: int | None, members: str, joins: int, as_j
 
 
 def joins_dict(rows: Sequence[JoinResult], wall_s: float) -> dict[str, Any]:
-    """Return what ``--json`` prints of joins under load."""
+    """Return the ``--json`` output of joins under load."""
     return {
         "scenario": "join-under-load",
         "members": rows[0].parameters.members,
@@ -252,7 +258,7 @@ def scale_command(
 def scale_dict(
     found: Sequence[GroupSizeResult], messages: int, seed: int, wall_s: float
 ) -> dict[str, Any]:
-    """Return what ``--json`` prints of the growth of the group."""
+    """Return the ``--json`` output of the growth of the group."""
     return {
         "scenario": "scale",
         "seed": seed,
@@ -398,12 +404,12 @@ def _numeric(table: Table) -> Table:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run a command line and return the exit code."""
     try:
         result = experiments.main(
             args=list(arguments), prog_name="python -m experiments", standalone_mode=False
         )
-    except (click.ClickException, OSError) as error:
+    except (click.ClickException, GaplessError, OSError) as error:
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
         sys.stderr.write(f"experiments: {' '.join(text.split())}\n")
         return EXIT_USAGE

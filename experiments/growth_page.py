@@ -1,7 +1,7 @@
-"""The charts of the experiment ``scale`` as one HTML page: costs and times over the group size.
+"""The charts of the experiment ``scale`` as an HTML page: costs and times over the group size.
 
-Both axes are logarithmic. The charts are those of :mod:`gapless.report.charts.lines`, with the
-stylesheet of the report; the page needs no script.
+Both axes are logarithmic. ``gapless.report.charts.lines`` draws the charts, with the stylesheet of
+the report; the page needs no script.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def growth_page(found: Sequence[GroupSizeResult]) -> str:
 
 
 def growth_charts(found: Sequence[GroupSizeResult]) -> list[Html]:
-    """Return one chart for each group of figures."""
+    """Return a chart for each group of figures."""
     return [
         _chart(
             found,

@@ -1,13 +1,13 @@
-"""Joins under load: members come while one sender never stops, and views are slow.
+"""Joins under load: members join while a sender never stops, and views are slow.
 
-This is where a group with acks can wedge (P-01): while a view is on its way, some already count a
-new member and some do not; a joiner that waits for what is gone acknowledges nothing, and stops
-every sender. Here a group of a few members takes in one joiner after the other. The second member
-sends; it is not the coordinator, so the view reaches it late. Each joiner is watched, then leaves,
-so that the group does not grow.
+Here a group with acks can deadlock (P-01): while a view is in transit, only some members count a
+new member. A joiner that waits for purged messages acknowledges nothing, and blocks every sender.
+In the experiment a small group takes in joiners in sequence. The second member sends; the second
+member is not the coordinator, so the view arrives late at the sender. Each joiner is watched, then
+leaves, so that the group does not grow.
 
-Every message that the sender puts on the network while a receiver is in the sender's view must
-reach that receiver; no message from before that may.
+Every message sent while a receiver is in the sender's view must reach the receiver; no earlier
+message may.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from gapless.wire.frames import Frame
 
 DELAY_NS = 10 * NS_PER_MS
-"""How long a frame takes that is no view."""
+"""Delay of a frame without a view."""
 SMALL_CAPACITY = 64
 """The capacity of the small window."""
 SIZE_BYTES = 40
-"""The size of a message: a quarter of the small window fits one frame."""
+"""Size of a message: a quarter of the small window fits a frame."""
 BURST = 10
-"""So many messages a sender that keeps a pace sends at a time."""
+"""Number of messages in a burst of a paced sender."""
 MAX_PAUSE_NS = 2 * NS_PER_S
-"""A sender that has put nothing on the network for longer stands still."""
+"""Maximum time without a message on the network before a sender counts as stuck."""
 WATCH_NS = NS_PER_S
-"""For so long a joiner that has begun to deliver is watched."""
+"""How long a joiner is watched after its first delivery."""
 
 _FORMING_NS = 60 * NS_PER_S
 _PATIENCE_NS = 15 * NS_PER_S
@@ -49,10 +49,10 @@ _LOSSY_CALM_NS = 20 * NS_PER_S  # the longest of many pauses takes its time
 
 
 class JoinParameters(NamedTuple):
-    """The parameters of one row: delay of views, number of joins, window, and network faults.
+    """The parameters of a row: delay of views, number of joins, window, and network faults.
 
-    With ``pace_ns`` the sender sends :data:`BURST` messages so often; without, as many as the
-    window takes.
+    With ``pace_ns`` the sender sends ``BURST`` messages at intervals of ``pace_ns``; without, as
+    many as the window takes.
     """
 
     view_delay_ns: int
@@ -66,12 +66,12 @@ class JoinParameters(NamedTuple):
 
 @dataclass(slots=True)
 class JoinResult:
-    """What came of one setting.
+    """The result of a setting.
 
-    ``pause_ns`` is the longest time for which the sender sent nothing new while members joined,
-    ``baseline_ns`` the same without joins, ``leave_pause_ns`` the same while they left.
-    ``join_ns`` has, for each join that came to an end, the time from the first question to the
-    first message that was delivered.
+    ``pause_ns`` is the longest time without a new message of the sender while members joined,
+    ``baseline_ns`` the same without joins, ``leave_pause_ns`` the same while members left.
+    ``join_ns`` has, for each finished join, the time from the first join request to the first
+    delivered message.
     """
 
     parameters: JoinParameters
@@ -95,12 +95,12 @@ class JoinResult:
 
     @property
     def ok(self) -> bool:
-        """Whether no member got stuck, and each received its messages and nothing else."""
+        """Whether no member got stuck, and each member received exactly its messages."""
         return not (self.stuck or self.lost or self.before_view or self.problems)
 
 
 def parameter_grid(joins: int = 20, members: int = 4, seed: int = 1) -> list[JoinParameters]:
-    """Return the rows of the experiment: three delays with each window, and one with loss."""
+    """Return the rows of the experiment: three delays with each window, and a row with loss."""
     delays_ns = (NS_PER_S // 10, 6 * NS_PER_S // 10, 2 * NS_PER_S)
     common = {"joins": joins, "members": members, "seed": seed}
     default = Config().capacity
@@ -128,12 +128,12 @@ def join_under_load(
 
 
 def run_trial(setting: JoinParameters) -> JoinResult:
-    """Form a group, let one member send, and let others join and leave."""
+    """Form a group, let a member send, and let others join and leave."""
     return _JoinTrial(setting).run()
 
 
 class _JoinTrial:
-    """One setting under way."""
+    """A running setting."""
 
     def __init__(self, setting: JoinParameters) -> None:
         self.parameters = setting
@@ -144,7 +144,7 @@ class _JoinTrial:
         self.sender: LightNode | None = None
 
     def run(self) -> JoinResult:
-        """Do everything, and count."""
+        """Run the trial, and count."""
         setting, row, crowd = self.parameters, self.row, self.world
         self._form()
         assert self.sender is not None
@@ -199,7 +199,7 @@ class _JoinTrial:
     _stopped = False
 
     def _join(self, number: int) -> None:
-        """Let one join, watch it, let it leave."""
+        """Let a member join, watch the member, let the member leave."""
         row, crowd, sender = self.row, self.world, self.sender
         assert sender is not None
         row.joins += 1
@@ -249,7 +249,7 @@ class _JoinTrial:
             self._remove(joiner)
 
     def _remove(self, joiner: LightNode) -> None:
-        """Remove a stuck member, and wait until the group has expelled it."""
+        """Remove a stuck member, and wait until the group has expelled the member."""
         if joiner.member is not None:
             self.world.crash(joiner)
         self.world.run(

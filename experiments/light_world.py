@@ -1,20 +1,19 @@
 """A light world of participants, for experiments with many members or many messages.
 
-It is not an oracle: the worlds of the swarm check everything after every step, and are too slow for
-hundreds of members. What is checked here costs next to nothing, and is seen from outside the
-machine:
+The light world has no oracle: the worlds of the swarm check every step, and are too slow for
+hundreds of members. The checks here cost next to nothing, and observe members from outside:
 
-* views (S15): numbers rise, one id is one list, a member is in its own view, messages come from
-  members of the view;
-* every message carries its number, so a hole, a repetition or a wrong order at any receiver is
-  found; a hole is permitted only if the receiver gets a notice of the loss, and the sender's own
-  view no longer has the receiver, as when it is about to leave;
-* a receiver has to deliver everything that a sender put on the network since the receiver entered
-  the sender's own view, and nothing from before.
+* views (S15): numbers rise, an id has a single list, a member is in its own view, messages come
+  from members of the view;
+* every message carries a number, so a hole, a repetition or a wrong order at any receiver is found;
+  a hole is permitted only if the receiver gets a notice of the loss, and the sender's own view no
+  longer has the receiver, as before a leave;
+* a receiver has to deliver every message sent since the receiver entered the sender's own view, and
+  no earlier message.
 
 Every datagram is decoded once, for all receivers. A datagram to all is put on every link, as on a
-network with multicast. A process may need time for each datagram that it reads or writes: it then
-handles one after the other, and datagrams that arrive meanwhile wait.
+network with multicast. A process may need time for each datagram: the process then handles
+datagrams in sequence, and arriving datagrams wait.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _MAX_PROBLEMS = 20
 
 
 class ReceivedRange:
-    """The range of numbers that a receiver has of one sender, and how many of them are missing."""
+    """The range of numbers of a sender at a receiver, and the number of missing messages."""
 
     __slots__ = ("first", "holes", "last")
 
@@ -55,14 +54,14 @@ class ReceivedRange:
 
 
 class DeliveryMismatch(NamedTuple):
-    """How many messages a receiver should have and has not, and how many it has and should not."""
+    """The numbers of missing and of unexpected messages at a receiver."""
 
     lost: int
     before_view: int
 
 
 class LightNode:
-    """One member of the crowd, and its current incarnation."""
+    """A member of the light world, with its current incarnation."""
 
     def __init__(self, number: int, address: Address) -> None:
         self.number = number
@@ -92,10 +91,10 @@ class LightNode:
 
 
 class LightWorld:
-    """Participants, the network between them, and the time.
+    """Participants, the network between participants, and the time.
 
-    ``hold`` says for how much longer than ``delay_ns`` a frame is under way, ``handling_ns`` how
-    long a process is busy with each datagram that it reads or writes.
+    ``hold`` returns the extra delay of a frame beyond ``delay_ns``; ``handling_ns`` is the time
+    that a process needs for each read or written datagram.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class LightWorld:
     # Incarnations
 
     def join(self, number: int) -> LightNode:
-        """Start an incarnation of member ``number``, which looks for the group."""
+        """Start an incarnation of member ``number``; the incarnation looks for the group."""
         before = self.nodes.get(number)
         address = Address(number, 1 if before is None else before.address.incarnation + 1)
         node = self.nodes[number] = LightNode(number, address)
@@ -162,14 +161,14 @@ class LightWorld:
             self._in_view[node.view.id] -= 1
 
     def has_converged(self) -> bool:
-        """Return whether the view of all running members has exactly these members."""
+        """Return whether the view of all running members has exactly the running members."""
         view, living = self.latest_view, len(self.live_nodes)
         return view is not None and len(view.members) == living == self._in_view[view.id]
 
     # Messages
 
     def send(self, node: LightNode, count: int, size_bytes: int) -> None:
-        """Send ``count`` messages, which carry their numbers; they wait if there is no room."""
+        """Send ``count`` numbered messages; messages without room wait."""
         assert node.member is not None
         first = node.numbered + 1
         node.numbered += count
@@ -182,7 +181,7 @@ class LightWorld:
     def compare_deliveries(
         self, sender: LightNode, receiver: LightNode, upto: int
     ) -> DeliveryMismatch:
-        """Compare the deliveries of ``receiver`` with what ``sender`` sent up to ``upto``."""
+        """Compare the deliveries of ``receiver`` with the messages of ``sender`` up to ``upto``."""
         span = receiver.received.get(sender.address)
         since = sender.counted_from.get(receiver.address)
         if since is None:
@@ -199,12 +198,12 @@ class LightWorld:
     # Time
 
     def schedule(self, at_ns: int, handler: Callable[..., None], *args: Any) -> None:
-        """Do something at a time."""
+        """Call a function at a time."""
         self._serial += 1
         heappush(self._heap, (at_ns, self._serial, handler, args))
 
     def run(self, duration_ns: int, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass, no longer than until something holds; return whether it does."""
+        """Let time pass until a condition holds or the time is over; return whether it holds."""
         end_ns = self.now_ns + duration_ns
         heap = self._heap
         if until is not None and until():
@@ -242,7 +241,7 @@ class LightWorld:
             node.refill()
 
     def _tick(self, node: LightNode, due_ns: int) -> None:
-        """Tick, unless the deadline has moved since this wake-up was scheduled."""
+        """Tick, unless the deadline has moved since the wake-up was scheduled."""
         member = node.member
         if member is None or node.due_ns != due_ns:
             return
@@ -275,7 +274,7 @@ class LightWorld:
             self.schedule(node.idle_at_ns + self.delay_ns + held_ns, self._arrive, targets, said)
 
     def _count(self, said: Datagram, datagram_bytes: int, links: int, node: LightNode) -> None:
-        """Count the frames on each link; the header of a datagram counts for its first frame."""
+        """Count the frames on each link; the header of a datagram counts for the first frame."""
         rest_bytes = datagram_bytes
         for frame in reversed(said.frames):
             kind = kind_of(frame)
@@ -297,7 +296,7 @@ class LightWorld:
                 self._receive(node, said)
 
     def _read(self, node: LightNode) -> None:
-        """Read the next datagram that waits, unless the process was kept busy meanwhile."""
+        """Read the next waiting datagram, unless the process is busy."""
         if node.idle_at_ns <= self.now_ns:
             self._receive(node, node.inbox.popleft())
         if node.inbox:

@@ -1,13 +1,13 @@
 """How costs and times grow with the group: the same story for each number of members.
 
-All join at once; nothing happens for a while; a few members send; one joins and one leaves; then,
-while a little is sent, two more join, one of them crashes, and the coordinator crashes. Everything
-is counted on every link that it is put on. Times are virtual; the network takes ``DELAY_NS`` and
-loses nothing, and a process is busy for ``HANDLING_NS`` with each datagram that it reads or writes,
-one after the other.
+All members join at once and stay idle for a while. A few members send. Another member joins, and a
+member leaves. Then, under a light load, two more members join, a new member crashes, and the
+coordinator crashes. Frames are counted on every link. Times are virtual; the network takes
+``DELAY_NS`` and loses nothing, and a process is busy for ``HANDLING_NS`` with each read or written
+datagram, in sequence.
 
-At each size :mod:`experiments.light_world` checks: views (S15), no hole, no repetition,
-everything delivered that was meant for a receiver, and nothing else.
+At each size ``experiments.light_world`` checks: views (S15), no hole, no repetition, every message
+delivered at every receiver of its view, and no other message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MEMBERS = (2, 10, 50, 100, 300)
 DELAY_NS = NS_PER_MS
 """How long a frame takes."""
 HANDLING_NS = 10 * NS_PER_US
-"""How long a process is busy with one datagram."""
+"""How long a process is busy with a datagram."""
 SENDERS = 3
 """So many members send, spread over the group."""
 SIZE_BYTES = 100
@@ -41,7 +41,7 @@ PACE_NS = 5 * NS_PER_MS
 IDLE_NS = 10 * NS_PER_S
 """How long the group is idle while heartbeats are counted."""
 ONE_BY_ONE = 50
-"""Up to this size the group is also formed by members that come one after the other."""
+"""Maximum size of a group that is also formed by joins in sequence."""
 
 _TRICKLE_NS = 250 * NS_PER_MS
 _AFTERMATH_NS = 200 * NS_PER_MS
@@ -57,21 +57,21 @@ class TrafficCost(NamedTuple):
 
     @property
     def control_frames(self) -> int:
-        """Everything but data."""
+        """All frames except data."""
         return sum(self.frames.values()) - self.frames.get("DATA", 0)
 
     @property
     def control_bytes(self) -> int:
-        """The bytes of everything but data."""
+        """The bytes of all frames except data."""
         return sum(self.sizes_bytes.values()) - self.sizes_bytes.get("DATA", 0)
 
 
 class MembershipChangeCost(NamedTuple):
-    """What one change of the membership took.
+    """The cost of a change of the membership.
 
-    ``total_ns`` is the time until all members are in the view after the change (None: that did
-    not come), ``view_ns`` that from the first member that installed it to the last. ``cost``
-    includes what follows right after.
+    ``total_ns`` is the time until all members are in the view after the change (None if never),
+    ``view_ns`` the time from the first installation of the view to the last. ``cost`` includes the
+    traffic right after the change.
     """
 
     total_ns: int | None
@@ -82,10 +82,10 @@ class MembershipChangeCost(NamedTuple):
 
 @dataclass(slots=True)
 class GroupSizeResult:
-    """What was measured with one number of members.
+    """The measurements with a number of members.
 
-    ``started_ns`` is the time from the wish to join until the new member knows the start of every
-    other's stream.
+    ``started_ns`` is the time from the start of the join until the new member knows the start of
+    every other stream.
     """
 
     members: int
@@ -106,37 +106,37 @@ class GroupSizeResult:
 
     @property
     def heartbeats(self) -> float:
-        """Heartbeats that a member of an idle group sends in a second."""
+        """Heartbeats sent by a member of an idle group in a second."""
         return self.idle.frames.get("ALIVE", 0) * NS_PER_S / IDLE_NS / self.members
 
     @property
     def control_frames_per_message(self) -> float:
-        """Frames that are no data, for each delivered message."""
+        """Frames other than data, for each delivered message."""
         return self.load.control_frames / max(1, self.delivered)
 
     @property
     def control_bytes_per_message(self) -> float:
-        """Bytes of frames that are no data, for each delivered message."""
+        """Bytes of frames other than data, for each delivered message."""
         return self.load.control_bytes / max(1, self.delivered)
 
     @property
     def control_frames_per_send(self) -> float:
-        """Control frames per sent message; most of them go to its sender."""
+        """Control frames per sent message, most of which go to the sender."""
         return self.load.control_frames / max(1, self.sent)
 
     @property
     def join_ns(self) -> int | None:
-        """How long until one more member was in the view of all."""
+        """How long until another member was in the view of all."""
         return self.changes["join"].total_ns
 
     @property
     def view_ns(self) -> int | None:
-        """How long the view of that join took from its first member to its last."""
+        """How long the view of the join took from the first member to the last."""
         return self.changes["join"].view_ns
 
     @property
     def ok(self) -> bool:
-        """Whether everything came as it should."""
+        """Whether all checks passed."""
         unfinished = [
             change for change in (self.form, *self.changes.values()) if change.total_ns is None
         ]
@@ -164,7 +164,7 @@ def scale(
 def measure(
     members: int, *, messages: int = 100, seed: int = 1, one_by_one: bool | None = None
 ) -> GroupSizeResult:
-    """Measure one size."""
+    """Measure a size."""
     began_s = process_time()
     run = _ScaleRun(members, messages, seed)
     size = run.run()
@@ -176,7 +176,7 @@ def measure(
 
 
 def _form_one_by_one(members: int, seed: int) -> tuple[MembershipChangeCost, list[str]]:
-    """Form a group of members that come one after the other, each when the one before is in."""
+    """Form a group by joins in sequence, each after the previous join is complete."""
     crowd = LightWorld(Config.make(), seed=seed, delay_ns=DELAY_NS, handling_ns=HANDLING_NS)
     meter = _TrafficMeter(crowd)
     formed = True
@@ -187,7 +187,7 @@ def _form_one_by_one(members: int, seed: int) -> tuple[MembershipChangeCost, lis
 
 
 class _TrafficMeter:
-    """Counts from its making on."""
+    """Counts traffic from its creation on."""
 
     def __init__(self, crowd: LightWorld) -> None:
         self.world = crowd
@@ -197,7 +197,7 @@ class _TrafficMeter:
         self.views = set(crowd.installed)
 
     def cost(self) -> TrafficCost:
-        """Return what has been sent since."""
+        """Return the traffic since the creation of the meter."""
         crowd = self.world
         frames = {kind: count - self.frames[kind] for kind, count in crowd.frames.items()}
         sizes_bytes = {
@@ -209,7 +209,7 @@ class _TrafficMeter:
         )
 
     def change(self, done: bool) -> MembershipChangeCost:
-        """Return what a change took that is ``done`` now."""
+        """Return the cost of a change that is ``done`` now."""
         crowd = self.world
         new = [view for view in crowd.installed if view not in self.views]
         total_ns = view_ns = None
@@ -223,7 +223,7 @@ class _TrafficMeter:
 
 
 class _ScaleRun:
-    """The story of one size."""
+    """The story of a size."""
 
     def __init__(self, members: int, messages: int, seed: int) -> None:
         self.members = members
@@ -236,7 +236,7 @@ class _ScaleRun:
         self.started_ns: int | None = None
 
     def run(self) -> GroupSizeResult:
-        """Tell it, and measure."""
+        """Run the story, and measure."""
         crowd = self.world
         meter = _TrafficMeter(crowd)
         for number in range(1, self.members + 1):
@@ -291,7 +291,7 @@ class _ScaleRun:
         return meter.cost(), crowd.delivered - meter.delivered
 
     def _changes(self) -> dict[str, MembershipChangeCost]:
-        """Change the membership in every way, one after the other."""
+        """Change the membership in every way, in sequence."""
         crowd, changes = self.world, {}
         changes["join"] = self._change(lambda: crowd.join(self.members + 1))
         leaver = crowd.nodes[self.members + 1]

@@ -1,9 +1,9 @@
-"""List every behaviour of the ledger and the tests that show it: ``python tools/behaviours.py``.
+"""List every behaviour of the ledger and its tests: ``python tools/behaviours.py``.
 
-The ledger is docs/behaviours.md: each row of a table whose first cell is an id (N4-24) is one
-behaviour. A test names what it shows by a mark, ``@pytest.mark.behaviour("N4-24")``, on the
-function, on its class or for the whole module (``pytestmark``). Both are read as text: no test is
-imported or run.
+The ledger is docs/internals/behaviours.md: each table row with an id (N4-24) in the first cell is a
+behaviour. A test names its behaviours by a mark, ``@pytest.mark.behaviour("N4-24")``, on the
+function, on the class or for the whole module (``pytestmark``). The tool reads both as text, and
+imports or runs no test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gapless.errors import GaplessError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PAGE = Path("docs/behaviours.md")
+PAGE = Path("docs/internals/behaviours.md")
 """The ledger, in a checkout."""
 TESTS = Path("tests")
 """The tests, in a checkout."""
@@ -32,7 +32,7 @@ _SHOWN_TESTS = 2
 
 
 class LedgerError(GaplessError):
-    """There is no ledger, or it or a mark cannot be read."""
+    """The ledger is missing, or the ledger or a mark cannot be read."""
 
 
 class BehaviourLedger(NamedTuple):
@@ -43,16 +43,16 @@ class BehaviourLedger(NamedTuple):
 
     @property
     def untested(self) -> list[str]:
-        """The ids that no test shows."""
+        """The ids without a test."""
         return [name for name in self.behaviours if name not in self.tests]
 
     @property
     def unknown(self) -> list[str]:
-        """The ids that tests name and the ledger does not have."""
+        """The ids in marks of tests that are missing from the ledger."""
         return sorted(name for name in self.tests if name not in self.behaviours)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
+        """Return the ``--json`` output."""
         return {
             "ids": len(self.behaviours),
             "tested": len(self.behaviours) - len(self.untested),
@@ -73,8 +73,8 @@ class BehaviourLedger(NamedTuple):
 def behaviours(root: Path | None, as_json: bool) -> int:
     """List every documented behaviour and the tests that show it.
 
-    Reads docs/behaviours.md and the marks in tests/ of a checkout. Exits with 1 if a behaviour has
-    no test, or if a test names one that is not in the list.
+    Reads docs/internals/behaviours.md and the marks in tests/ of a checkout. Exits with 1 if a
+    behaviour has no test, or if a test names one that is not in the list.
     """
     ledger = read_ledger(find_root(Path.cwd()) if root is None else root)
     if as_json:
@@ -85,7 +85,7 @@ def behaviours(root: Path | None, as_json: bool) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command; return its exit status."""
+    """Run the command; return the exit status."""
     try:
         result = behaviours.main(
             args=list(arguments), prog_name="behaviours", standalone_mode=False
@@ -131,7 +131,7 @@ def find_root(start: Path) -> Path:
 
 
 def read_ledger(root: Path) -> BehaviourLedger:
-    """Return the ledger of the checkout ``root``, with the tests that are marked there."""
+    """Return the ledger of the checkout ``root``, with the marked tests of the checkout."""
     for part in (PAGE, TESTS):
         if not (root / part).exists():
             raise LedgerError(

@@ -19,10 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import click
+
+from gapless import errors
+from gapless.cli.app import GROUPS, cli
+from gapless.cli.rendering import DOCS_URL
 from gapless.config import Config
 from gapless.events import EVENTS as GROUP_EVENTS, LOGGED_EVENTS
 from gapless.invariants import INVARIANTS
 from gapless.protocol.ready import TraceEntry
+from gapless.spool import errors as spool_errors
 from gapless.trace.journal import FIELDS as JOURNAL_FIELDS
 from gapless.trace.schema import COLUMNS, EVENTS
 from pyspark_gapless.sweep.schema import column_table as sweep_table
@@ -30,6 +36,7 @@ from pyspark_gapless.trace.schema import COLUMNS as SPARK_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -49,6 +56,7 @@ _CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 INLINE_LINK = re.compile(r"\]\(\s*<?([^()\s<>]+(?:\([^()\s]*\))?)>?(?:\s+[\"'][^)]*)?\)")
 REFERENCE = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s*<?([^\s<>]+)>?", re.MULTILINE)
 _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_DOCUMENTED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)  # mkdocstrings gives it this anchor
 _HTML_ANCHOR = re.compile(r"<[a-z]+[^>]*\b(?:id|name)=[\"']([^\"']+)[\"']", re.IGNORECASE)
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
@@ -67,7 +75,7 @@ def example_table() -> str:
     lines = ["| program | what it shows |", "|---|---|"]
     for path in sorted((ROOT / "examples").glob("*.py")):
         said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        lines.append(f"| [`{path.name}`](../examples/{path.name}) | {_first_paragraph(said)} |")
+        lines.append(f"| [`{path.name}`](../../examples/{path.name}) | {_first_paragraph(said)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -118,6 +126,68 @@ def group_event_sections() -> str:
     return "\n".join(sections)
 
 
+def command_sections() -> str:
+    """Return a section for every command: its help, its usage and a table of its options."""
+    sections = []
+    for heading, commands in GROUPS.items():
+        sections.append(f"### {heading}\n")
+        for command in commands:
+            context = click.Context(
+                command, info_name=command.name, parent=click.Context(cli, info_name="gapless")
+            )
+            sections.append(_command_section(command, context))
+    return "\n".join(sections)
+
+
+def _command_section(command: click.Command, context: click.Context) -> str:
+    lines = [
+        f"#### {context.command_path}\n",
+        inspect.cleandoc(command.help or "").replace("\b\n", "") + "\n",
+    ]
+    usage = " ".join(command.collect_usage_pieces(context))
+    lines += [
+        f"```text\n{context.command_path} {usage}\n```\n",
+        "| option | meaning |",
+        "|---|---|",
+    ]
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record and record[1] and parameter.name != "help":
+            lines.append(f"| `{_escaped(record[0])}` | {_meaning(record[1])} |")
+    section = "\n".join(lines) + "\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            section += "\n" + _command_section(
+                inner, click.Context(inner, info_name=name, parent=context)
+            )
+    return section
+
+
+def _meaning(text: str) -> str:
+    linked = re.sub(rf"{DOCS_URL}/reference/([\w/-]+)\.html", r"[\1](\1.md)", text)
+    linked = re.sub(rf"{DOCS_URL}/([\w/-]+)\.html", r"[\1](../\1.md)", linked)
+    linked = re.sub(r"\[([^][]*)\]$", r"(`\1`)", " ".join(linked.split()))  # the default, the range
+    return _escaped(linked)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def error_table(module: ModuleType) -> str:
+    """Return the table of the exceptions of a module: bases, and the text of the docstring."""
+    lines = ["| error | also a | meaning |", "|---|---|---|"]
+    for name, error in vars(module).items():
+        if not inspect.isclass(error) or error.__module__ != module.__name__:
+            continue
+        bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
+        text = " ".join((inspect.getdoc(error) or "").replace("``", "`").split())
+        lines.append(f"| `{name}` | {bases} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
 def invariant_table(kind: str) -> str:
     """Return the table of the invariants whose id begins with ``kind``."""
     lines = ["| id | name | what holds | checked by |", "|---|---|---|---|"]
@@ -139,12 +209,15 @@ def not_in_trace_table() -> str:
 
 
 GENERATORS: dict[str, Callable[[], str]] = {
+    "commands": command_sections,
+    "errors": partial(error_table, errors),
     "examples": example_table,
     "group-events": group_event_sections,
     "liveness-invariants": partial(invariant_table, "L"),
     "not-in-trace": not_in_trace_table,
     "safety-invariants": partial(invariant_table, "S"),
     "settings": setting_table,
+    "spool-errors": partial(error_table, spool_errors),
     "trace-columns": column_table,
     "trace-events": event_table,
     "trace-fields": field_table,
@@ -192,7 +265,7 @@ def slug(heading: str) -> str:
 
 def anchors(text: str) -> set[str]:
     """Return every anchor of a page; a repeated heading gets a number."""
-    found: set[str] = set(_HTML_ANCHOR.findall(text))
+    found: set[str] = {*_HTML_ANCHOR.findall(text), *_DOCUMENTED.findall(text)}
     for heading in _HEADING.findall(_FENCE.sub("", text)):
         base = candidate = slug(heading)
         number = 0

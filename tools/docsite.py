@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-TOP = {name: name.lower() for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
+TOP = {
+    name: name.lower() for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+}
 """Pages at the top of the project, and their names on the site."""
 
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml"}
@@ -96,7 +98,9 @@ def _entries(folder: Path) -> list[str]:
     )
 
 
-def linked(root: Path, first: Iterable[str] = ("CONTRIBUTING.md", "CHANGELOG.md")) -> set[str]:
+def linked(
+    root: Path, first: Iterable[str] = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+) -> set[str]:
     """Return ``first``, and what ``docs`` and ``first`` link to outside the pages of ``docs``.
 
     A folder adds its files, a page at the top of the project its own links.
@@ -138,6 +142,19 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         )
         files.append(File.generated(config, uri, content=content, inclusion=inclusion))
     return files
+
+
+_DOCS_FILE = re.compile(r"\bdocs/([\w/-]+)\.md\b")
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Make a link of each page that a docstring names by its path in the project."""
+    here = posixpath.dirname(page.file.src_uri) or "."
+
+    def link(match: re.Match[str]) -> str:
+        return f'<a href="{posixpath.relpath(match[1], here)}.html">{match[1]}</a>'
+
+    return _DOCS_FILE.sub(link, html) if here == "reference/api" else html
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001

@@ -1,14 +1,15 @@
 """Count the Python calls, and the files of the package, on the way of one isolated message.
 
-Two processes on loopback form a group over UDP: one sends a message now and then, the other reads.
-``sys.setprofile`` counts the functions of the package that each process enters, in all its threads:
+Two processes on loopback form a group over UDP: the first sends a message at intervals, the second
+reads. ``sys.setprofile`` counts the entered functions of the package, in all threads of each
+process:
 
-- to send: from the call of ``Group.send`` until it returns;
-- to receive: from the call of ``Group.receive`` in a quiet group until it returns the message.
+- to send: from the call of ``Group.send`` to its return;
+- to receive: from the call of ``Group.receive`` in a quiet group to the return of the message.
 
 Acknowledgements and heartbeats between the messages are not counted. The figure is the median over
-the messages. ``python tools/message_path.py`` prints a table, ``--json`` the figures,
-``--calls send`` the functions in the order of their first call.
+the messages. ``python tools/message_path.py`` prints a table, ``--json`` the figures, ``--calls
+send`` the functions in the order of their first call.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MESSAGES = 30
 PAUSE_S = 0.03
 """How long the group is quiet between two messages: longer than an ack is delayed."""
 READ_AFTER_S = 0.015
-"""How long the reader waits before it reads again, so that its ack is sent by then."""
+"""How long the reader waits before the next read, so that the ack is sent by then."""
 JOIN_TIMEOUT_S = 30.0
 
 _PACKAGE = str(Path(gapless.__file__).parent)
@@ -46,7 +47,7 @@ _PAYLOAD = bytes(100)
 
 
 class CallCounter:
-    """The functions of the package that this process enters while counting is on."""
+    """The functions of the package entered by this process while counting is on."""
 
     def __init__(self) -> None:
         self._calls: list[CodeType] = []
@@ -54,17 +55,17 @@ class CallCounter:
         self.messages: list[list[CodeType]] = []
 
     def hook(self, frame: FrameType, event: str, _: object) -> None:
-        """Note a call; ``sys.setprofile`` calls this."""
+        """Count a call, as the hook of ``sys.setprofile``."""
         if event == "call" and self._is_counting:
             self._calls.append(frame.f_code)
 
     def start(self) -> None:
-        """Begin to count for one message."""
+        """Begin to count for a message."""
         self._calls = []
         self._is_counting = True
 
     def stop(self) -> None:
-        """Keep the calls of one message that are in the package."""
+        """Store the calls of a message within the package."""
         self._is_counting = False
         self.messages.append(
             [code for code in self._calls if code.co_filename.startswith(_PACKAGE)]

@@ -1,10 +1,10 @@
-"""Measure the shape of the source tree, and fail where it breaks a limit.
+"""Measure the shape of the source tree, and fail if a limit is broken.
 
 Counted: import cycles between modules and between the packages of every folder, breaks of the
 layers (``tools/tidy.py``), files in each package, public classes that share a name, lines, asserts
 and comments. Imports inside functions and for annotations only close no cycle when a program
-starts; a cycle that needs one of them is counted apart. ``--messages`` also counts the calls and
-files of one message (``tools/message_path.py``); their limits are half of what version 0.1 needed.
+starts; a cycle through a late import is counted apart. ``--messages`` also counts the calls and
+files of one message (``tools/message_path.py``); the limits are half of the figures of version 0.1.
 ``--json`` prints everything for a program, ``--write`` writes the tables into docs/internals.
 """
 
@@ -47,7 +47,7 @@ _Graph = dict[str, set[str]]
 
 @dataclass
 class PackageShape:
-    """Figures of one package, without the packages inside it."""
+    """Figures of a package, without its inner packages."""
 
     files: int = 0
     lines: int = 0
@@ -131,7 +131,7 @@ def measure(root: Path = ROOT) -> TreeShape:
 
 
 def broken_limits(shape: TreeShape) -> list[str]:
-    """Return one line for each limit that the tree breaks."""
+    """Return a line for each broken limit of the tree."""
     problems = [f"import cycle of modules: {' '.join(cycle)}" for cycle in shape.module_cycles]
     problems += [f"import cycle of packages: {' '.join(cycle)}" for cycle in shape.package_cycles]
     problems += [f"layer break: {offence}" for offence in shape.layer_breaks]
@@ -153,7 +153,7 @@ def broken_limits(shape: TreeShape) -> list[str]:
 
 
 def broken_message_limits(costs: MessageCosts) -> list[str]:
-    """Return one line for each limit that a message breaks with threads."""
+    """Return a line for each broken limit of a message with threads."""
     return [
         f"{side} takes {costs['threads'][side][unit]} {unit}, at most {limit} are allowed"
         for side, limits in MESSAGE_LIMITS.items()
@@ -234,7 +234,7 @@ def measure_messages() -> MessageCosts:
 
 
 def shape_table() -> str:
-    """Return the table of this checkout; ``tools/docs.py`` puts it into its page."""
+    """Return the table of this checkout, for the page written by ``tools/docs.py``."""
     return table(measure())
 
 
@@ -263,7 +263,7 @@ def _count(module: _Module, package: PackageShape) -> None:
 
 
 def _imports(modules: Mapping[str, _Module]) -> tuple[_Graph, _Graph]:
-    """Return the imports of each module when it is loaded, and those that are late or for types."""
+    """Return the imports of each module: at load time, and late or for types only."""
     at_start: _Graph = {name: set() for name in modules}
     late: _Graph = {name: set() for name in modules}
     for name, module in modules.items():

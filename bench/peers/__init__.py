@@ -1,1 +1,1 @@
-"""One small adapter for each library that is measured, all of the same shape: see base.py."""
+"""A small adapter for each measured library, all of the same shape: see base.py."""

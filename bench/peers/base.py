@@ -1,9 +1,10 @@
-"""What an adapter is, and what the process around it does: ``python -m bench.peers.base TASK``.
+"""The adapter of a library, and the process of a member: ``python -m bench.peers.base TASK``.
 
-The process prints one line when it reaches all others, then runs commands, a JSON object a
-line, with one line for an answer: ``prepare`` a round, ``go`` and send as fast as the library lets
-it, ``mark`` what has come and what it has cost so far, ``stop``, ``check`` that everything has
-come, ``rtt`` for round trips. When its standard input ends, it exits.
+The process prints a line when all other members are reachable, then runs commands, a JSON object a
+line, with a line for an answer: ``prepare`` begins a round, ``go`` sends as fast as the library
+allows, ``mark`` reports received messages and cost so far, ``stop`` ends the sends, ``check``
+verifies that all messages have arrived, ``rtt`` measures round trips. At the end of its standard
+input the process exits.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE_S = 60.0
-"""How long members wait for each other, and for the last message where it is promised."""
+"""How long members wait for each other, and for the last message if delivery is guaranteed."""
 QUIET_S = 0.7
-"""Where nothing is promised, nothing more is waited for when nothing has come for so long."""
+"""How long a silence ends the wait for messages if delivery is not guaranteed."""
 BATCH_BYTES = 240_000
-"""Bytes of a batch of messages; it has one message at least, MOST_IN_BATCH at most."""
+"""Bytes of a batch of messages; a batch has at least 1 and at most MOST_IN_BATCH messages."""
 MOST_IN_BATCH = 2400
 SAMPLE_S = 0.01
-"""So often a receiver notes how much has come, where that is asked for."""
+"""Interval at which a receiver samples its progress, on request."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one process of a group is to do."""
+    """The task of a process of a group."""
 
     peer: str
     at: int
@@ -51,20 +52,20 @@ class Task:
     broker: str = ""
     joins_late: bool = False
     members: int = 0
-    """How many are there when this one is ready; 0 for all."""
+    """Number of members at the start of this member; 0 for all."""
     loss: float = 0.0
-    """Share that the library's own fault injection drops, where the network loses nothing."""
+    """Share of packets dropped by the library's own fault injection, on a network without loss."""
     begin: tuple[int, int] = (1, 8)
     """Round and size of messages that may arrive before the command."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def encode(self) -> str:
-        """Return it as text."""
+        """Return the task as text."""
         return json.dumps(asdict(self))
 
     @property
     def host(self) -> str:
-        """Where this process is reached."""
+        """The address of this process."""
         return self.hosts[self.at]
 
     @property
@@ -84,19 +85,19 @@ class Task:
 
     @property
     def sources(self) -> list[int]:
-        """The members whose messages this one receives."""
+        """The senders of the messages to this member."""
         return [at for at in self.others if at < self.senders]
 
 
 class Member(ABC):
-    """One process of a group; each adapter has one class of this shape, called ``Adapter``."""
+    """A process of a group; each adapter has a class of this shape, called ``Adapter``."""
 
     promises = "nothing"
     """The guarantees of the library as configured here; other faults are counted, not judged."""
     keeps_all = False
-    """Whether it promises that nothing is lost, repeated or out of order."""
+    """Whether the library guarantees no loss, no repetition and order."""
     greets = True
-    """Whether members greet each other to find out who is reachable: the library cannot say."""
+    """Whether members greet each other to find reachable members: the library cannot say."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -108,10 +109,10 @@ class Member(ABC):
 
     @abstractmethod
     def send(self, messages: list[bytes]) -> None:
-        """Send messages as a user of the library would, and wait for room as it asks for."""
+        """Send messages as a user of the library would, and wait for room as required."""
 
     def ask(self, message: bytes) -> None:
-        """Send a message to the second member, and wait for its echo."""
+        """Send a message to the second member, and wait for the echo."""
         raise NotImplementedError
 
     def serve(self) -> None:
@@ -119,7 +120,7 @@ class Member(ABC):
         raise NotImplementedError
 
     def extra(self) -> dict[str, float]:
-        """Return other counters, such as repairs; a round reports how much they have risen."""
+        """Return other counters, such as repairs; a round reports the increase."""
         return {}
 
 
@@ -199,7 +200,7 @@ class Process:
     # Commands
 
     def do_prepare(self, turn: int, size_bytes: int, slow_per_s: float = 0.0) -> dict[str, Any]:
-        """Begin a round, before anybody sends."""
+        """Begin a round, before any send."""
         assert turn != GREETING
         self._turn, self._size_bytes, self.sent = turn, size_bytes, 0
         self.member.tally.begin(turn, size_bytes, slow_per_s)
@@ -245,7 +246,7 @@ class Process:
             time.sleep(SAMPLE_S)
 
     def do_stop(self) -> dict[str, Any]:
-        """Return how much was sent, once the last message is on its way."""
+        """Return the number of sent messages, after the last message is on its way."""
         self._sending.clear()
         self.member.tally.slow_per_s = 0.0
         until_s = time.monotonic() + PATIENCE_S
@@ -277,7 +278,7 @@ class Process:
         }
 
     def do_rtt(self, size_bytes: int, seconds: float) -> dict[str, Any]:
-        """Measure round trips, one after the other; the first tenth of the time warms up."""
+        """Measure round trips in sequence; the first tenth of the time warms up."""
         times_ns: list[int] = []
         if self.task.at == 0:
             (message,) = numbered(0, 1, size_bytes, 0, 1)
@@ -291,7 +292,7 @@ class Process:
 
 
 def memory_bytes() -> int:
-    """Return what this process has of the memory of the machine now."""
+    """Return the resident memory of this process."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 - this is on the path that is measured
             return int(statm.read().split()[1]) * resource.getpagesize()
@@ -300,7 +301,7 @@ def memory_bytes() -> int:
 
 
 def until(reached: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for something."""
+    """Wait for a condition."""
     until_s = time.monotonic() + patience_s
     while not reached():
         if time.monotonic() > until_s:
@@ -319,7 +320,7 @@ def say(words: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Be one process of a group."""
+    """Run a process of a group."""
     task = Task(**json.loads(sys.argv[1]))
     adapter = importlib.import_module(f"bench.peers.{task.peer}").Adapter
     try:

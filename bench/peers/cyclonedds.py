@@ -1,15 +1,15 @@
 """Eclipse Cyclone DDS with its Python binding, over UDP (RTPS), multicast where possible.
 
-Promises: with reliability RELIABLE and history KEEP_ALL a writer waits for its readers instead of
-dropping, and repairs what the network loses; in order for each writer.
+Guarantees: with reliability RELIABLE and history KEEP_ALL a writer waits for its readers instead of
+dropping, and repairs losses of the network; in order for each writer.
 
 Configured: reliable, keep-all, a writer may block for 30 s; socket buffers as large as the kernel
-grants (it asks for what ``net.core.rmem_max`` allows); one participant each on the interface that
-is measured. The type is a sequence of octets.
+grants (Cyclone asks for the maximum of ``net.core.rmem_max``); a participant each on the measured
+interface. The type is a sequence of octets.
 
-Batching: one ``write`` for each message, as users do; with ``WriteBatch`` on, Cyclone gathers small
-samples into one packet when it is flushed, and the adapter flushes after every batch that it gets,
-where the binding can.
+Batching: a ``write`` for each message, as users do; with ``WriteBatch`` on, Cyclone gathers small
+samples into a packet until a flush, and the adapter flushes after every batch, where the binding
+can.
 """
 
 import os
@@ -47,13 +47,13 @@ CONFIG = """<CycloneDDS><Domain id="any">
 
 @dataclass
 class Sample(IdlStruct, typename="Sample"):  # type: ignore[misc,call-arg,unused-ignore]
-    """What is written; this binding reads the type when the class is made."""
+    """The written sample; the binding reads the type at the creation of the class."""
 
     payload: types.sequence[types.uint8]  # type: ignore[valid-type,unused-ignore]
 
 
 class Adapter(Member):
-    """One participant."""
+    """A participant."""
 
     promises = "each writer's samples once, in order, none lost"
     keeps_all = True
@@ -104,13 +104,13 @@ class Adapter(Member):
         self._writer.write(Sample(message))
 
     def send(self, messages: list[bytes]) -> None:
-        """Write them one by one; each call waits for room."""
+        """Write messages one by one; each call waits for room."""
         write = self._writer.write
         for message in messages:
             write(Sample(message))
 
     def ask(self, message: bytes) -> None:
-        """Send a message, and wait for its echo; the peer may miss the first ones."""
+        """Send a message, and wait for the echo; the peer may miss the first messages."""
         self._echo(message)
         while not self._echoed.acquire(timeout=0.2 if not self._met else PATIENCE_S):
             self._echo(message)
@@ -119,4 +119,4 @@ class Adapter(Member):
     _met = False
 
     def serve(self) -> None:
-        """Nothing is to be done: the reader echoes."""
+        """Do nothing: the reader echoes."""

@@ -1,17 +1,17 @@
 """Gapless itself, by its public interface for threads (``gapless.blocking``).
 
-Promises: every message of each sender once, in order, without a gap; a sender waits while a
+Guarantees: every message of each sender once, in order, without a gap; a sender waits while a
 receiver has no room.
 
-Configured: the defaults, except that members gather quickly (``found_after``, ``join_interval``),
-which has no part in what is measured, and that a sender does not get its own messages
-(``loopback``), as with all others here. ``udp`` is what ``join`` takes by itself: multicast where
-the interface carries it, else a copy to each (``mesh``); ``tcp`` is TCP. Start-up is measured with
-the defaults throughout.
+Configured: the defaults, with two exceptions. Members gather quickly (``found_after``,
+``join_interval``), without effect on the measurement, and a sender does not get its own messages
+(``loopback``), as with all other libraries here. ``udp`` is the default of ``join``: multicast if
+the interface carries multicast, else a copy to each member (``mesh``); ``tcp`` is TCP. With
+``sealed`` every datagram is encrypted. Start-up is measured with the defaults throughout.
 
-Batching: ``send_many`` with the batches that every adapter gets, ``batches()`` to receive; with
-``each`` the program takes one message at a time from a batch, and with ``single`` it also sends one
-at a time, which is the slowest way there is.
+Batching: ``send_many`` with the same batches as every adapter, ``batches()`` to receive; with
+``each`` the program takes one message at a time from a batch, and with ``single`` the program also
+sends one message at a time, the slowest way.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ from bench.peers.base import PATIENCE_S, Member
 from gapless import blocking
 from gapless.discovery import Discovery
 from gapless.group.join_options import TRANSPORTS
+from gapless.keys.ciphers import suites_of
+from gapless.wire.seal import Seal
+from gapless.wire.seal_keys import KeyRing, KeyState, SealKey
 
+RING = KeyRing(bytes(range(32)), (SealKey(1, bytes(range(32, 64)), KeyState.SEAL),))
+"""The keys of a sealed group; AES-256-GCM, as a new ring has."""
 GATHER = {"found_after": "200ms", "join_interval": "50ms"}
 
 
 class Adapter(Member):
-    """One member of a group."""
+    """A member of a group."""
 
     promises = "each sender's messages once, in order, none lost"
     keeps_all = True
@@ -69,7 +74,10 @@ class Adapter(Member):
             where = f"{multicast}?interface={task.host}, {where}"
         name = "mesh" if task.options.get("mesh") else task.transport
         made = TRANSPORTS[name](
-            task.host, task.port, discovery=Discovery.parse(where, group="bench")
+            task.host,
+            task.port,
+            discovery=Discovery.parse(where, group="bench"),
+            seal=Seal(RING, suites_of(RING)) if task.options.get("sealed") else None,
         )
         if not task.loss:
             return made
@@ -94,7 +102,7 @@ class Adapter(Member):
                 take(message)
 
     def send(self, messages: list[bytes]) -> None:
-        """Send a batch, and wait until it is accepted."""
+        """Send a batch, and wait until the group accepts the batch."""
         if "single" in self.task.options:
             for message in messages:
                 self.group.send(message, self._to)
@@ -102,7 +110,7 @@ class Adapter(Member):
             self.group.send_many(messages, self._to)
 
     def ask(self, message: bytes) -> None:
-        """Send a message to the other, and wait for its echo."""
+        """Send a message to the other member, and wait for the echo."""
         self.group.send(message, self._to)
         self.group.receive(PATIENCE_S)
 

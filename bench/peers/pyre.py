@@ -1,12 +1,12 @@
 """zeromq-pyre: a group of peers over TCP, found by beacons (ZRE).
 
-Promises: nothing under load. A peer whose queue is full is disconnected, and what was queued for it
-is gone; what is lost is counted here, and not judged.
+Guarantees: none under load. A peer with a full queue is disconnected, and its queued messages are
+gone; losses are counted here, and not judged.
 
-Configured: the defaults, except the port of the beacons. It takes the first interface that is not
-loopback, if there is one. There is no flow control.
+Configured: the defaults, except the port of the beacons. Pyre takes the first interface that is not
+loopback, if any. There is no flow control.
 
-Batching: one ``shout`` for each message, as users do.
+Batching: a ``shout`` for each message, as users do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.peers.base import Member, until
 
 
 class Adapter(Member):
-    """One node. Its socket belongs to one thread, which sends and receives."""
+    """A node. The socket belongs to a single thread, for sending and receiving."""
 
     promises = "nothing when a queue is full"
 
@@ -48,6 +48,6 @@ class Adapter(Member):
                 self._joined.add(event[1])
 
     def send(self, messages: list[bytes]) -> None:
-        """Shout them one by one."""
+        """Shout messages one by one."""
         for message in messages:
             self._node.shout("bench", message)

@@ -1,14 +1,14 @@
 """pyzmq over TCP: XPUB with XPUB_NODROP to all, PUSH and PULL one to one, PAIR for round trips.
 
-Promises: with XPUB_NODROP a sender waits for the slowest subscriber instead of dropping; in order,
-none lost as long as no peer disconnects. Nothing is repaired after a disconnect.
+Guarantees: with XPUB_NODROP a sender waits for the slowest subscriber instead of dropping; in
+order, none lost as long as no peer disconnects. Nothing is repaired after a disconnect.
 
-Configured: each sender binds one XPUB socket, each receiver connects one SUB socket to every
-sender. High-water marks of 16384 messages, as many as a window of Gapless holds; the default of
-1000 is slower. A member sends in one thread and receives in another, one I/O thread each, as by
-default.
+Configured: each sender binds an XPUB socket, each receiver connects a SUB socket to every sender.
+High-water marks of 16384 messages, the capacity of a Gapless window; the default of 1000 is slower.
+A member sends in a thread and receives in another, with an I/O thread each, as by default.
 
-Batching: one call for each message, as users do; libzmq gathers them into larger writes by itself.
+Batching: a call for each message, as users do; libzmq gathers messages into larger writes by
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HIGH_WATER = 16_384
 
 
 class Adapter(Member):
-    """One process with its sockets."""
+    """A process with its sockets."""
 
     promises = "each sender's messages once, in order, none lost while connected"
     keeps_all = True
@@ -85,13 +85,13 @@ class Adapter(Member):
             take(recv())
 
     def send(self, messages: list[bytes]) -> None:
-        """Send them one by one; each call waits for room."""
+        """Send messages one by one; each call waits for room."""
         send = self._out.send
         for message in messages:
             send(message)
 
     def ask(self, message: bytes) -> None:
-        """Send a message, and wait for its echo."""
+        """Send a message, and wait for the echo."""
         self._pair.send(message)
         self._pair.recv()
 

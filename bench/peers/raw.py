@@ -1,9 +1,9 @@
 """The limit: bare sockets in plain Python. No order, repair or flow control; overflow is lost.
 
-``udp`` sends datagrams of up to 60 KB to each other process; with ``segments`` it sends datagrams
-that fit a path of 1500 bytes, up to 64 in one call (UDP_SEGMENT), and receives them together
-(UDP_GRO). ``tcp`` fills a stream to each other. A receiver only counts. What was sent and has not
-come is counted as lost, and not judged.
+``udp`` sends datagrams of up to 60 KB to each other process; with ``segments``, datagrams fit a
+path of 1500 bytes, with up to 64 in a call (UDP_SEGMENT), received together (UDP_GRO). ``tcp``
+fills a stream to each other. A receiver only counts. Missing messages count as lost, and are not
+judged.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Count(Tally):
     """Counts bytes, and looks at no message."""
 
     def take_bytes(self, got_bytes: int) -> None:
-        """Take in so many bytes; of a stream they may end within a message."""
+        """Count received bytes; of a stream the bytes may end within a message."""
         whole, self._rest_bytes = divmod(self._rest_bytes + got_bytes, self._size_bytes)
         self.count += whole
 
     _rest_bytes = 0
 
     def lost(self, sent: Sequence[int], senders: Sequence[int]) -> int:
-        """Return how many messages of these senders are missing."""
+        """Return the number of missing messages of the senders."""
         return sum(sent[at] for at in senders) - self.count
 
 
 class Adapter(Member):
-    """One process with bare sockets."""
+    """A process with bare sockets."""
 
     promises = "nothing"
     greets = False
@@ -81,7 +81,7 @@ class Adapter(Member):
             self.tally.take_bytes(got)
 
     def send(self, messages: list[bytes]) -> None:
-        """Send as many bytes as the messages have, in the largest pieces that there are."""
+        """Send as many bytes as in the messages, in the largest possible pieces."""
         data = b"".join(messages)
         if self.task.transport == "tcp":
             for one in self._streams:
@@ -103,7 +103,7 @@ class Adapter(Member):
         self._socket.sendmsg([frame], ancillary, 0, place)
 
     def ask(self, message: bytes) -> None:
-        """Send a datagram, and wait for its echo."""
+        """Send a datagram, and wait for the echo."""
         self._socket.sendto(message, self._places[0])
         self._socket.recv(1 << 16)
 

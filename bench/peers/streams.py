@@ -1,9 +1,8 @@
-"""Memory of a thousand streams in one process: ``python -m bench.peers.streams PEER``.
+"""Memory of a thousand streams in a process: ``python -m bench.peers.streams PEER``.
 
-Gapless: 32 members of one process, in memory, each with a connection to each other, 992 in all, one
-message on each.
-pyzmq: as many pairs of PUSH and PULL over TCP, one message on each. In both, both ends of a stream
-are in the process.
+Gapless: 32 members of a process, in memory, each with a connection to each other, 992 in all, with
+a message on each. pyzmq: as many pairs of PUSH and PULL over TCP, with a message on each. In both,
+both ends of a stream are in the process.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def measure(peer: str, python: Path) -> float:
 
 
 def of_gapless() -> float:
-    """Open connections between members of one process."""
+    """Open connections between members of a process."""
     from gapless import blocking
     from gapless.transport import InProcessNetwork
 
@@ -90,7 +89,7 @@ def of_pyzmq() -> float:
 
 
 def main() -> None:
-    """Measure one."""
+    """Measure a peer."""
     import os
     import resource
 

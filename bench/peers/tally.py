@@ -1,8 +1,8 @@
-"""Every message carries a number, its sender and its round, and every receiver checks them.
+"""Every message carries a number, a sender and a round, and every receiver checks all three.
 
-A message begins with eight bytes, little-endian: number (4), sender (2), round (2). Whatever comes
-from an earlier round is counted as late and otherwise ignored. The greeting by which members find
-out that they reach each other has round 0.
+A message begins with eight bytes, little-endian: number (4), sender (2), round (2). A message from
+an earlier round is counted as late and otherwise ignored. The greeting by which members find out
+about each other has round 0.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 HEAD_BYTES = 8
 """No message is shorter."""
 GREETING = 0
-"""The round of greetings, which carry no load."""
+"""The round of greetings, without load."""
 
 _HEAD = Struct("<IHH")
 _NUMBER = Struct("<I")
 
 
 def numbered(start: int, count: int, size_bytes: int, sender: int, turn: int) -> list[bytes]:
-    """Return ``count`` messages of this size, with numbers from ``start`` on."""
+    """Return ``count`` messages of the size, with numbers from ``start`` on."""
     pack, rest = _NUMBER.pack, _HEAD.pack(0, sender, turn)[4:] + filling(size_bytes - HEAD_BYTES)
     return [pack(number) + rest for number in range(start, start + count)]
 
@@ -38,12 +38,12 @@ def filling(size_bytes: int) -> bytes:
 
 
 def greeting(sender: int) -> bytes:
-    """Return the greeting that a member repeats until all others have received it."""
+    """Return the greeting that a member repeats until received by all others."""
     return _HEAD.pack(0, sender, GREETING)
 
 
 class Tally:
-    """What one receiver has got from each sender in this round."""
+    """The messages of each sender at a receiver in a round."""
 
     def __init__(self, members: int, *, joins_late: bool = False) -> None:
         self.count = self.late = self.duplicated = self.out_of_order = 0
@@ -59,7 +59,7 @@ class Tally:
         self._unseen: set[int] = set()
 
     def begin(self, turn: int, size_bytes: int, slow_per_s: float = 0.0) -> None:
-        """Begin a round; everything of the one before is over."""
+        """Begin a round, and forget the previous round."""
         members = len(self._next)
         self.count = self.late = self.duplicated = self.out_of_order = 0
         self._size_bytes, self._turn, self.slow_per_s = size_bytes, turn, slow_per_s
@@ -70,7 +70,7 @@ class Tally:
         self._special = True
 
     def take(self, message: bytes | memoryview) -> None:
-        """Take in one message."""
+        """Count a message."""
         number, sender, turn = _HEAD.unpack_from(message)
         if turn != self._turn or sender in self._unseen:
             self._unusual(number, sender, turn)
@@ -85,7 +85,7 @@ class Tally:
             self._attend(1)
 
     def take_run(self, sender: int, messages: bytes | memoryview) -> None:
-        """Take in messages of one sender, end to end."""
+        """Count messages of a sender, end to end."""
         number, _, turn = _HEAD.unpack_from(messages)
         if turn != self._turn or sender in self._unseen:
             self._unusual(number, sender, turn)
@@ -138,7 +138,7 @@ class Tally:
                 self.duplicated += 1
 
     def lost(self, sent: Sequence[int], senders: Sequence[int]) -> int:
-        """Return how many messages of these senders are missing."""
+        """Return the number of missing messages of the senders."""
         return sum(
             len(self._missing[at]) + max(0, sent[at] - self._next[at])
             for at in senders

@@ -1,13 +1,13 @@
 """Zenoh (eclipse-zenoh) as a mesh of peers over TCP.
 
-Promises: with reliability RELIABLE and congestion control BLOCK a publisher waits for its links
+Guarantees: with reliability RELIABLE and congestion control BLOCK a publisher waits for its links
 instead of dropping; in order for each publisher. Nothing is repaired after a link has broken.
 
-Configured: peers that listen on a port of their own and connect to all others; scouting by
-multicast and gossip off, since the places are known; no shared memory, as by default. Subscribers
-by callback, which is the fastest way in Python.
+Configured: peers listen on separate ports and connect to all others; scouting by multicast and
+gossip off, since the addresses are known; no shared memory, as by default. Subscribers by callback,
+the fastest way in Python.
 
-Batching: one ``put`` for each message, as users do; zenoh gathers them into batches of 64 KB by
+Batching: a ``put`` for each message, as users do; zenoh gathers messages into batches of 64 KB by
 itself.
 """
 
@@ -23,7 +23,7 @@ from bench.peers.base import PATIENCE_S, Member
 
 
 class Adapter(Member):
-    """One peer."""
+    """A peer."""
 
     promises = "each sender's messages once, in order, none lost while connected"
     keeps_all = True
@@ -65,13 +65,13 @@ class Adapter(Member):
         self._publisher.put(sample.payload.to_bytes())
 
     def send(self, messages: list[bytes]) -> None:
-        """Put them one by one; each call waits for room."""
+        """Put messages one by one; each call waits for room."""
         put = self._publisher.put
         for message in messages:
             put(message)
 
     def ask(self, message: bytes) -> None:
-        """Send a message, and wait for its echo; the peer may miss the first ones."""
+        """Send a message, and wait for the echo; the peer may miss the first messages."""
         self._publisher.put(message)
         while not self._echoed.acquire(timeout=0.2 if not self._met else PATIENCE_S):
             self._publisher.put(message)
@@ -80,4 +80,4 @@ class Adapter(Member):
     _met = False
 
     def serve(self) -> None:
-        """Nothing is to be done: the callback echoes."""
+        """Do nothing: the callback echoes."""
