@@ -87,7 +87,9 @@ def test_defaults_are_the_documented_ones() -> None:
         "max_message_bytes": "64MiB",
         "max_batch_size": 0,
         "unread_limit": 0,
+        "unread_bytes": "64MiB",
         "become_server_queue_size": 50,
+        "early_bytes": "16MiB",
         "stall_after": "2s",
         "on_stall": "report",
         "max_out_of_band": 1024,
@@ -322,9 +324,9 @@ def test_toml_table_may_be_nested_or_the_top() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("capacity = 64", "there is no table [gapless]"),
-        ("gapless = 3", "there is no table [gapless]"),
-        ("[gapless", "this is not TOML"),
+        ("capacity = 64", "the TOML has no table [gapless]"),
+        ("gapless = 3", "the TOML has no table [gapless]"),
+        ("[gapless", "not valid TOML"),
         ("[gapless]\nxmit_interval = 500", 'write "500ms"'),
         ("[gapless]\ncapacty = 5", "did you mean 'capacity'"),
         ("[gapless.capacity]\nx = 5", "expected a whole number"),
@@ -458,13 +460,13 @@ def test_a_name_of_0_1_is_accepted_with_a_warning(old: str, new: str) -> None:
         lambda: Config.from_toml(f"[gapless]\n{old} = {json.dumps(changed)}\n"),
     ]
     for read in reads:
-        with pytest.warns(DeprecationWarning, match=f"setting {old} is now {new}"):
+        with pytest.warns(DeprecationWarning, match=f"setting {old} is deprecated: use {new}"):
             assert read() == expected
 
 
 def test_an_old_and_a_new_name_of_one_setting_are_not_both_accepted() -> None:
     with (
-        pytest.warns(DeprecationWarning, match="pin_after is now"),
+        pytest.warns(DeprecationWarning, match="pin_after is deprecated"),
         pytest.raises(ConfigError, match="pin_after sets slow_receiver_after a second time"),
     ):
         Config.make(slow_receiver_after="1s", pin_after="2s")

@@ -18,12 +18,34 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], str]] = {
         (View.of(3, ANN), (ANN,), (BEN,), ANN),
         "view 3 with 1 members; joined: ann (a0000000); left: ben (b0000000)",
     ),
-    "member_suspected": ((BEN,), "ben (b0000000) is silent, and is probed once more"),
+    "member_suspected": ((BEN,), "ben (b0000000) is silent and suspected; one more probe is sent"),
+    "link_broken": (
+        (ANN, BEN),
+        "ben (b0000000) does not hear ann (a0000000): one of them is expelled",
+    ),
     "expelled": (
         (View.of(4, BEN).id,),
         "expelled: the group continues without this incarnation in view 4",
     ),
-    "left_group": ((False,), "left the group, which did not confirm it"),
+    "discovery_failed": (
+        ("dns://a.internal:7800", "lookup", "cannot look up a.internal: no such name"),
+        (
+            "discovery dns://a.internal:7800 failed: cannot look up a.internal: no such name;"
+            " correct discover= or seeds=, or run gapless doctor"
+        ),
+    ),
+    "key_mismatch": (
+        ("key", "heard 9 datagrams sealed with ring 3f9a…"),
+        "heard 9 datagrams sealed with ring 3f9a…",
+    ),
+    "no_peers_found": (
+        (("192.0.2.1:7800 did not answer",),),
+        (
+            "no other member was found although seeds were given: 192.0.2.1:7800 did not answer;"
+            " start a seed or correct seeds=, or pass min_members= to make this an error"
+        ),
+    ),
+    "left_group": ((False,), "left the group, without a confirmation"),
     "window_blocked": (
         ((ANN, BEN), 4, 9, 2_100_000_000),
         (
@@ -34,17 +56,20 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], str]] = {
     "stream_stalled": (
         (BEN, 0, 1_000_000_000),
         (
-            "delivery from ben (b0000000) waits for the start of its stream since 1.0 s,"
+            "delivery from ben (b0000000) waits for the start of the stream since 1.0 s,"
             " and no member will resend it"
         ),
     ),
     "messages_lost": (
         (BEN, 4, 9),
-        "messages 4..9 of ben (b0000000) are lost: the sender no longer has them",
+        "messages 4..9 of ben (b0000000) are lost: the sender has purged them",
     ),
     "messages_discarded": (
         (BEN, 3),
-        "3 messages of ben (b0000000) were discarded: it left, and earlier ones are missing",
+        (
+            "3 messages of ben (b0000000) were discarded: the sender left, and earlier messages are"
+            " missing"
+        ),
     ),
     "messages_undelivered": ((None, 4, 9), "messages 4..9 to the group may not have arrived"),
     "message_oversized": (

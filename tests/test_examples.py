@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -22,7 +25,7 @@ SPARK = {"pipeline"}
         pytest.param(
             path,
             id=path.stem,
-            marks=[pytest.mark.xdist_group("spark")] if path.stem in SPARK else [],
+            marks=[pytest.mark.xdist_group("cluster")] if path.stem in SPARK else [],
         )
         for path in EXAMPLES
     ],
@@ -30,8 +33,14 @@ SPARK = {"pipeline"}
 def test_example(example: Path) -> None:
     """An example ends well and says something."""
     patience_s = 600 if example.stem in SPARK else 60
-    command = [sys.executable, str(example)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=False)
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        env={**os.environ, "JDK_JAVA_OPTIONS": FAST_START_JVM_OPTIONS},
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert not done.stderr or example.stem in SPARK

@@ -115,7 +115,7 @@ def test_text_that_names_no_place_gets_a_helpful_answer() -> None:
         ConfigError, match=r"expected an address and a port such as 192\.0\.2\.1:7800"
     ):
         Locator.parse("nowhere:7800")
-    with pytest.raises(ConfigError, match=r"no interface 'nolink7'; it has .*\blo\b"):
+    with pytest.raises(ConfigError, match=r"no interface 'nolink7'; the interfaces are .*\blo\b"):
         Locator.parse("[fe80::1%nolink7]:7800")
 
 

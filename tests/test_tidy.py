@@ -195,6 +195,8 @@ def test_function_length(head: str) -> None:
     body = "\n    x = 1"
     assert tidy.long_functions(head + body * (tidy.MAX_FUNCTION_LINES - 1)) == []
     assert len(tidy.long_functions(head + body * tidy.MAX_FUNCTION_LINES)) == 1
+    docstring = '\n    """One.\n\n    Two.\n    """'
+    assert tidy.long_functions(head + docstring + body * (tidy.MAX_FUNCTION_LINES - 1)) == []
 
 
 def test_file_length() -> None:

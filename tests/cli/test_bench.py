@@ -97,7 +97,7 @@ def test_percentiles() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--members", "1"], "two members"),
+        (["--members", "1"], "2 or more"),
         (["--senders", "4"], "--senders"),
         (["--size", "3"], "--size 3"),
         (["--size", "many"], "--size"),

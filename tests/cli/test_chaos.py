@@ -82,6 +82,8 @@ def test_how_to_run_a_seed_once_more() -> None:
     assert ChaosPlan(7).replay_command == "gapless chaos --seed 7"
     changed = ChaosPlan(7, rate=50, loss=0.1, group_kills=5).replay_command
     assert changed == "gapless chaos --seed 7 --rate 50 --loss 0.1 --group-kills 5"
+    full = ChaosPlan(7, rate=50, back_pressure=True).replay_command
+    assert full == "gapless chaos --seed 7 --rate 50 --back-pressure"
 
 
 def test_a_program_gets_figures_for_each_seed_and_in_all() -> None:

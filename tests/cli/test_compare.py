@@ -146,8 +146,8 @@ def test_shrinking_needs_to_know_the_cell(
 
 WRONG = {
     "a word": (["--loss", "much"], "'much'"),
-    "nothing": (["--loss", ""], "missing"),
-    "a hole in the list": (["--loss", "0,,5%"], "is missing"),
+    "nothing": (["--loss", ""], "has an empty item"),
+    "a hole in the list": (["--loss", "0,,5%"], "has an empty item"),
     "below zero": (["--loss", "0,-1%"], "'-1%'"),
     "too much": (["--loss", "50.1%"], "from 0 to 50%"),
     "no number": (["--loss", "nan"], "'nan'"),

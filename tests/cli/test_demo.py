@@ -15,7 +15,7 @@ from gapless.cli.lab.common import RunDisplay
 from gapless.cli.lab.demo import STAGES, show
 from gapless.trace import read
 from gapless_lab.demo.plan import MARKER, DemoPlan
-from gapless_lab.demo.result import DemoResult
+from gapless_lab.demo.result import SUMMARY, DemoResult
 from gapless_lab.sensor_pipeline.runner import PipelineProgress
 
 
@@ -88,16 +88,9 @@ def text_of(result: DemoResult, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def result(**more: object) -> DemoResult:
-    told: dict[str, object] = dict.fromkeys(DemoResult.__dataclass_fields__, 0)
-    told |= {
-        "problems": [],
-        "seconds": {"send": 9.0},
-        "tables": {},
-        "trace": "t",
-        "report": "r.html",
-        **more,
-    }
-    return DemoResult(**told)  # type: ignore[arg-type]
+    about = ("members", "loss_percent", "kills", "sent", "latency_p50_ms", "latency_p99_ms")
+    figures: dict[str, object] = {**dict.fromkeys((*about, *SUMMARY), 0), **more}
+    return DemoResult(figures=figures, seconds={"send": 9.0}, trace="t", report="r.html")
 
 
 def test_what_people_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,7 @@ def test_a_file_that_is_far_too_large_is_not_read(
 ) -> None:
     monkeypatch.setattr(command, "MAX_BYTES", 5)
     assert run(["report", str(written(tmp_path / "figures.json", cases.nothing()))]) == 2
-    assert "never larger than 5" in capsys.readouterr().err
+    assert "larger than 5 B" in capsys.readouterr().err
 
 
 # A real sweep, small
@@ -161,7 +161,7 @@ def test_a_sweep_is_read_from_its_folder_alone(tmp_path: Path) -> None:
     assert run(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text()
     assert "No violation in 8\N{NO-BREAK SPACE}runs" in page
-    assert "Not counted: 1\N{NO-BREAK SPACE}run in the same folder, of other code." in page
+    assert "Not counted: 1\N{NO-BREAK SPACE}run of other code in the same folder." in page
 
 
 def test_a_hunt_with_a_planted_bug_shows_how_to_repeat_it(tmp_path: Path) -> None:
@@ -180,4 +180,4 @@ def test_a_folder_with_broken_results_is_refused(
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "x.parquet").write_bytes(b"nothing")
     assert run(["report", str(tmp_path)]) == 2
-    assert "x.parquet is no file of results of a sweep" in capsys.readouterr().err
+    assert "x.parquet is not a result file of a sweep" in capsys.readouterr().err

@@ -161,7 +161,7 @@ def test_forget(spool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "forget", spool, "spark")["forgotten"]
     assert not answer(capsys, "forget", spool, "spark", code=1)["forgotten"]
     assert gapless(["spool", "forget", str(spool), "spark"]) == 1
-    assert "it has: none" in capsys.readouterr().out
+    assert "registered readers: none" in capsys.readouterr().out
 
 
 WRONG = {

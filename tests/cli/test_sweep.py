@@ -39,7 +39,7 @@ WRONG = {
     "two ways": (["--preset", "hunt", "--master", "local[2]", "--no-spark"], "one of them"),
     "workers of Spark": (["--preset", "hunt", "--workers", "2"], "--workers goes with --no-spark"),
     "no such master": (["--preset", "hunt", "--master", "nowhere"], "local[*]"),
-    "no such bug": (["--preset", "hunt", "--mutant", "a fly"], "no planted bug is called 'a fly'"),
+    "no such bug": (["--preset", "hunt", "--mutant", "a fly"], "unknown mutant 'a fly'"),
     "the grid of a file": (["--grid", "x.toml", "--print-grid"], "--preset"),
     "a pattern": (["--preset", "hunt", "--no-spark", "--output", "out*"], "another folder"),
 }
@@ -214,7 +214,7 @@ def test_ctrl_c_ends_in_good_order(
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID)
     options = ["--no-spark", "--workers", "1", "--output", str(tmp_path / "out")]
-    assert run(["sweep", "--grid", str(grid), "--seeds", "2", *options]) == command.EXIT_INTERRUPTED
+    assert run(["sweep", "--grid", str(grid), "--seeds", "2", *options]) == 130
     out, err = capsys.readouterr()
     assert "what is under way is still kept" in err
     assert "8 runs are still to do: the same command goes on" in out

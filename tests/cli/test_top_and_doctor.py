@@ -165,7 +165,7 @@ def test_the_doctor_refuses_a_master_that_is_none(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("GAPLESS_MASTER", "mesos://there:5050")
     finding = doctor.spark()
     assert finding.verdict == "note"
-    assert "GAPLESS_MASTER: 'mesos://there:5050' is no master" in finding.found
+    assert "GAPLESS_MASTER: 'mesos://there:5050' is not a Spark master" in finding.found
 
 
 def test_top_serves_the_figures_of_all_members() -> None:

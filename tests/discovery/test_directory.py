@@ -65,11 +65,18 @@ def test_the_entry_says_who_where(tmp_path: Path) -> None:
     a.close()
 
 
-def test_others_may_read_the_entry_as_far_as_the_umask_allows(tmp_path: Path) -> None:
-    before = os.umask(0o022)
+@pytest.mark.parametrize(
+    ("folder_mode", "umask", "entry_mode"),
+    [(0o700, 0, 0o600), (0o755, 0o022, 0o644), (0o770, 0o022, 0o640), (0o1777, 0, 0o644)],
+)
+def test_others_may_read_the_entry_as_far_as_the_folder_and_the_umask_allow(
+    tmp_path: Path, folder_mode: int, umask: int, entry_mode: int
+) -> None:
+    tmp_path.chmod(folder_mode)
+    before = os.umask(umask)
     try:
         a = member(tmp_path, 1)
-        assert stat.S_IMODE(entry(tmp_path, 1).stat().st_mode) == 0o644
+        assert stat.S_IMODE(entry(tmp_path, 1).stat().st_mode) == entry_mode
         a.close()
     finally:
         os.umask(before)
@@ -203,7 +210,7 @@ def test_garbage_is_counted_and_stops_nobody(tmp_path: Path, content: bytes) -> 
     assert texts(c.locate(0)) == ["127.0.0.1:7002"]
     assert reasons(c) == {"garbage": 1}
     (problem,) = c.problems.of("dir")
-    assert problem.last.startswith(f"{entry(tmp_path, 1)} is not an entry: ")
+    assert problem.last.startswith(f"{entry(tmp_path, 1)} is not a discovery entry: ")
     age(entry(tmp_path, 1), 3 * DAY_NS / NS_PER_S)
     assert c.wait(10)
     assert not entry(tmp_path, 1).exists()
@@ -315,7 +322,5 @@ def test_a_full_disk_is_a_problem_until_there_is_room(tmp_path: Path, scheme: st
 
 
 def test_a_path_must_be_absolute() -> None:
-    with pytest.raises(
-        ConfigError, match="'shared' is not absolute, and members may run in different folders"
-    ):
+    with pytest.raises(ConfigError, match="'shared' is not an absolute path"):
         Directory("shared", group="orders")

@@ -105,7 +105,9 @@ def test_an_interface_that_is_not_there_is_a_problem_and_no_more(text: str, wher
         assert multicast.open() is None
         (problem,) = found.problems()
         assert problem.reason == "open"
-        assert problem.last.startswith(f"cannot use {default_group('orders')} on {where}: ")
+        assert problem.last.startswith(
+            f"cannot use the multicast group {default_group('orders')} on {where}: "
+        )
         assert found.locate(0) == []
         assert found.wait(0)
 

@@ -200,7 +200,8 @@ def project(root: Path, page: str) -> None:
     (root / "src" / "code.py").write_text('"""Some ``code``."""\n')
     (root / "docs" / "index.md").write_text(page)
     config = (root / "mkdocs.yml").read_text().partition("\nnav:\n")[0]
-    (root / "mkdocs.yml").write_text(f"{config}\nnav: [index.md, contributing.md, changelog.md]\n")
+    nav = "nav: [index.md, contributing.md, security.md, changelog.md]"
+    (root / "mkdocs.yml").write_text(f"{config}\n{nav}\n")
 
 
 def test_what_a_page_links_to_is_on_the_site(tmp_path: Path) -> None:

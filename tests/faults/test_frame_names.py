@@ -16,6 +16,7 @@ from gapless.wire.frames import (
     Leave,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     StateAsk,
     StateChunk,
@@ -33,6 +34,7 @@ VIEW, BEFORE = ViewId(7, A), ViewId(6, B)
 SAID: list[tuple[Frame, str]] = [
     (Join(RosterEntry(A, "anna"), relay=True), "a as anna, pass it on"),
     (Join(RosterEntry(B)), "b'"),
+    (NameTaken(RosterEntry(A, "anna"), B), "a as anna, not b'"),
     (Leave(A), "a"),
     (Alive(A, None, includes_receiver=False, reply_wanted=True), "a in no view, and you?"),
     (Alive(A, VIEW, includes_receiver=True), "a in view 7 with you"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gapless_lab.chaos import table
+from gapless_lab import exactness
 from gapless_lab.exactness import FAULTS, ExactnessVerdict, FileRows, TableCheck
 from gapless_lab.workload import (
     AckedBatch,
@@ -198,7 +198,7 @@ def test_a_log_is_read_as_it_was_written_and_the_count_goes_on(tmp_path: Path) -
 
 def test_only_committed_files_are_read_by_their_batches(tmp_path: Path) -> None:
     folder = tmp_path / "a table"
-    (folder / table.LOG).mkdir(parents=True)
+    (folder / exactness.LOG).mkdir(parents=True)
     for number in range(12):
         content = pa.table({"origin": [A], "seqno": [number], "payload": [b"x"]})
         pq.write_table(content, folder / f"part-{number}.parquet")
@@ -207,7 +207,7 @@ def test_only_committed_files_are_read_by_their_batches(tmp_path: Path) -> None:
         for at in range(12)
     ]
     for batch in (7, 8, 10):
-        (folder / table.LOG / str(batch)).write_text(f"v1\n{entries[batch]}")
-    (folder / table.LOG / "9.compact").write_text("\n".join(["v1", *entries[:10]]))
-    found = [(rows.batch, rows.seqnos) for rows in table.read_rows(folder)]
+        (folder / exactness.LOG / str(batch)).write_text(f"v1\n{entries[batch]}")
+    (folder / exactness.LOG / "9.compact").write_text("\n".join(["v1", *entries[:10]]))
+    found = [(rows.batch, rows.seqnos) for rows in exactness.read_rows(folder)]
     assert found == [(7, [7]), (8, [8]), *((9, [at]) for at in (*range(7), 9)), (10, [10])]

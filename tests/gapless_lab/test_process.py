@@ -13,7 +13,6 @@ import pytest
 from gapless_lab.process import (
     LabError,
     LabProcess,
-    command_line,
     descendants,
     is_running,
     wait_exited,
@@ -36,7 +35,7 @@ def start(folder: Path, program: str) -> LabProcess:
 
 def family(folder: Path) -> tuple[LabProcess, int]:
     process = start(folder, FAMILY)
-    process.wait_until(lambda: process.lines_read >= 2, "both have spoken", 60)
+    process.wait_until(lambda: len(process.lines) >= 2, "both have spoken", 60)
     (line,) = [line for line in process.lines if line.startswith("parent")]
     return process, int(line.split()[1])
 
@@ -69,7 +68,7 @@ from pathlib import Path
 from gapless_lab.process import LabProcess
 folder = Path({str(tmp_path)!r})
 one = LabProcess("one", [sys.executable, "-c", {STUBBORN!r}], folder, dict(os.environ))
-one.wait_until(lambda: one.lines_read, "it speaks", 60)
+one.wait_until(lambda: one.lines, "it speaks", 60)
 print(one.pid, flush=True)
 sys.stdin.read()
 """
@@ -93,7 +92,7 @@ def test_waiting_ends_with_the_process_or_the_time(tmp_path: Path) -> None:
         LabError,
         match=r"a second line: ended with code 3; output: first; errors: oh no",
     ):
-        process.wait_until(lambda: process.lines_read > 1, "a second line", 60)
+        process.wait_until(lambda: len(process.lines) > 1, "a second line", 60)
     with pytest.raises(LabError, match="nothing comes within 0 s"):
         wait_until(lambda: False, "nothing comes", 0.1)
     process.kill()
@@ -113,7 +112,7 @@ def test_workers_of_a_command_die_when_it_is_killed() -> None:
 
 
 def workers_of(pid: int) -> list[int]:
-    return [each for each in descendants(pid) if "gapless_lab.bench.worker" in command_line(each)]
+    return descendants(pid, "gapless_lab.bench.worker")
 
 
 ECHO = """\

@@ -156,7 +156,7 @@ def test_without_the_extra_the_command_ends_with_one_line() -> None:
 
 
 PUBLIC_NAMES = {
-    gapless.Receipt: {"count", "delivered", "first", "last"},
+    gapless.Receipt: {"count", "delivered", "first", "last", "view"},
     gapless.Request: {"fail", "payload", "reply", "sender"},
     gapless.Message: {
         *("headers", "mode", "name", "payload", "private", "sender", "sent_ns", "seqno", "view"),
@@ -167,7 +167,17 @@ PUBLIC_NAMES = {
     },
     gapless.View: {"coordinator", "id", "members", "of"},
     gapless.Group: {
-        *("batches", "close", "config", "confirm_stored", "display_name", "events", "expel"),
+        *(
+            "batches",
+            "close",
+            "close_connection",
+            "config",
+            "set_xmit_interval",
+            "confirm_stored",
+            "display_name",
+            "events",
+            "expel",
+        ),
         *("group", "is_closed", "label", "leave", "me", "names", "open", "receive"),
         *("receive_batch", "receive_event", "request", "requests", "send", "send_many", "serve"),
         *("snapshot", "try_send", "unread", "view", "wait_for_member", "wait_for_members"),
@@ -175,8 +185,26 @@ PUBLIC_NAMES = {
     },
     gapless.MemberSnapshot: {
         *("application_blocks", "as_dict", "blockers", "counters", "display_name"),
-        *("durable_name", "error", "gauges", "group", "health", "incarnations", "me", "peers"),
-        *("phase", "slow_receiver_after_ns", "streams", "unread", "unread_limit", "view"),
+        *(
+            "discovery_problems",
+            "durable_name",
+            "error",
+            "gauges",
+            "group",
+            "health",
+            "incarnations",
+            "me",
+            "peers",
+        ),
+        *(
+            "phase",
+            "slow_receiver_after_ns",
+            "stall_after_ns",
+            "streams",
+            "unread",
+            "unread_limit",
+            "view",
+        ),
     },
 }
 """The public surface of 0.2. A name that is added here is promised to users."""

@@ -94,7 +94,7 @@ def test_members_of_one_machine_meet_in_a_directory_of_their_user(
     assert place.stat().st_mode & 0o777 == 0o700
     place.chmod(0o777)
     assert local_rendezvous() is None, "others could write there"
-    assert "is not used: others can write to it" in caplog.text
+    assert "is not used for discovery: other users can write to it" in caplog.text
     place.rmdir()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -102,4 +102,4 @@ def test_members_of_one_machine_meet_in_a_directory_of_their_user(
     assert local_rendezvous() is None, "somebody has put a link there"
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     assert local_rendezvous() is None
-    assert "local discovery in" in caplog.text
+    assert "cannot be used for discovery" in caplog.text

@@ -97,11 +97,11 @@ def test_a_wrapped_message_is_found_among_others_as_long_as_it(at: int) -> None:
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ([("a", b"b")], "expected values by name"),
+        ([("a", b"b")], "expected a mapping of names to bytes"),
         ({"": b""}, "expected a name of 1 to 255 bytes"),
         ({"é" * 128: b""}, "expected a name of 1 to 255 bytes"),
         ({5: b""}, "expected a name of 1 to 255 bytes"),
-        ({"a": "text"}, "header 'a' is str: the value must be bytes"),
+        ({"a": "text"}, "header 'a' is str; expected bytes"),
     ],
 )
 def test_headers_that_cannot_be_sent(headers: object, words: str) -> None:

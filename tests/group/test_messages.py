@@ -108,11 +108,11 @@ def test_a_message_larger_than_a_frame() -> None:
 def test_what_is_not_bytes_is_refused(payload: object) -> None:
     async def story() -> None:
         async with company(1) as (group,):
-            with pytest.raises(PayloadError, match=r"a message is bytes, and this is \w+: use "):
+            with pytest.raises(PayloadError, match=r"a message must be bytes, not \w+; use "):
                 await group.send(payload)  # type: ignore[arg-type]
             with pytest.raises(TypeError):
                 await group.send_many([b"fine", payload])  # type: ignore[list-item]
-            with pytest.raises(LocalProtocolError, match="nothing to send"):
+            with pytest.raises(LocalProtocolError, match="no messages to send"):
                 await group.send_many([])
             sent = await group.send(b"fine")
             assert sent.first == 1, "what was refused has taken no number"
@@ -127,7 +127,7 @@ def test_what_is_not_bytes_is_refused(payload: object) -> None:
         ({"timeout": -1}, "expected seconds"),
         ({"timeout": True}, "expected seconds"),
         ({"to": 5}, "expected an address"),
-        ({"to": "nobody"}, "no member of tests has the durable name 'nobody'"),
+        ({"to": "nobody"}, "no present member of tests has the durable name 'nobody'"),
         ({"to": gapless.Address(1, 2)}, "is not in tests: send"),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_reader_that_stops_slows_the_sender_and_loses_nothing() -> None:
     async def story() -> None:
         async with company(2, capacity=32, unread_limit=16, loopback=False) as (one, two):
             with pytest.raises(
-                TimedOutError, match=r"no room to send .* of 200 messages were sent"
+                TimedOutError, match=r"the send window had no room for .* of 200 messages were sent"
             ) as raised:
                 await one.send_many([b"%d" % number for number in range(200)], timeout="1s")
             accepted = raised.value.accepted
@@ -361,7 +361,7 @@ def test_a_group_that_is_not_open_says_so() -> None:
             pass
         with pytest.raises(ClosedError, match="join again"):
             await opened.send(b"x")
-        with pytest.raises(LocalProtocolError, match="opened before: join again"):
+        with pytest.raises(LocalProtocolError, match=r"already opened; call join\(\) again"):
             await opened.open()
         assert (await opened.snapshot()).health.state == "closed"
         assert await opened.receive(1) is None

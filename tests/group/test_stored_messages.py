@@ -146,7 +146,7 @@ def test_a_store_that_is_expelled_goes_on_where_it_was() -> None:
 
 
 def test_only_a_durable_member_stores() -> None:
-    with pytest.raises(ConfigError, match="needs a durable_name"):
+    with pytest.raises(ConfigError, match="needs a durable member"):
         blocking.join("tests", stores=True)
 
 

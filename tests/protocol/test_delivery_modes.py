@@ -126,7 +126,7 @@ def test_ol04_a_send_that_fails_or_is_refused_does_not_use_the_switch_up() -> No
         group.send("a", b"x" * 11)
     with pytest.raises(LocalProtocolError, match="one message"):
         group.send("a", b"1", b"2")
-    with pytest.raises(LocalProtocolError, match="nothing to send"):
+    with pytest.raises(LocalProtocolError, match="no messages to send"):
         group.send("a")
     group.send("a", b"fills", mode=DeliveryMode.ORDERED)
     group.send("a", b"refused", wait=False)
@@ -146,7 +146,8 @@ def test_i18_an_acknowledged_send_returns_at_once_and_is_reported_when_all_have_
 ) -> None:
     group = Group(3, profile=profile)
     ready = group.send("a", b"1", b"2", mode=ACKNOWLEDGED)
-    assert ready.events == [Accepted(ready.ticket, 1, 2)]
+    view = 1 if profile == "classic" else 0  # where seqnos restart with each view
+    assert ready.events == [Accepted(ready.ticket, 1, 2, view)]
     group.run_for(MS // 2)
     assert group.events_of("a", Acknowledged) == []
     group.run_for(2 * MS)
@@ -456,10 +457,10 @@ def test_what_does_not_fit_one_frame_is_an_error_that_says_so(mode: DeliveryMode
     """M-15."""
     group = Group(2, max_frame_bytes=256)
     with pytest.raises(
-        LocalProtocolError, match=rf"300 bytes is over what one frame takes of an {mode} message"
+        LocalProtocolError, match=rf"300 bytes exceeds the limit of an {mode} message"
     ) as told:
         group.send("a", b"x" * 300, mode=mode)
-    limit = int(str(told.value).rpartition("(")[2].rstrip(")"))
+    limit = int(str(told.value).rpartition("(")[2].removesuffix(" bytes)"))
     group.send("a", b"x" * limit, mode=mode)  # the driver checks that it fits the path
     group.settle()
     assert len(group.deliveries[B]) == 1

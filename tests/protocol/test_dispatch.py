@@ -191,12 +191,12 @@ def test_a_fresh_member_knows_nothing() -> None:
     ("payloads", "how", "text"),
     [
         ([], {}, "at least one message"),
-        (["text"], {}, "a message is str, not bytes: encode it"),
-        ([b"good", bytearray(b"bad")], {}, "a message is bytearray, not bytes"),
-        ([b"good", None], {}, "a message is NoneType, not bytes"),
-        (b"one message", {}, "put it into a list"),
-        ("text", {}, "put it into a list"),
-        ([b"x" * 2001], {}, r"2001 bytes is over max_message_bytes \(2000\)"),
+        (["text"], {}, "a message must be bytes, not str; encode"),
+        ([b"good", bytearray(b"bad")], {}, "a message must be bytes, not bytearray"),
+        ([b"good", None], {}, "a message must be bytes, not NoneType"),
+        (b"one message", {}, "put the message into a list"),
+        ("text", {}, "put the message into a list"),
+        ([b"x" * 2001], {}, r"2001 bytes exceeds max_message_bytes \(2000 bytes\)"),
         ([b"x"], {"timeout_ns": -1}, "wait=False"),
     ],
 )
@@ -215,15 +215,15 @@ def test_a_send_that_makes_no_sense_is_refused_at_the_caller(
 def test_sending_without_a_view_is_refused() -> None:
     """M-03: never silently dropped."""
     group = Group(2, start=False)
-    with pytest.raises(LocalProtocolError, match="install a view"):
+    with pytest.raises(LocalProtocolError, match="no view yet"):
         group["a"].send([b"x"], group.now_ns)
 
 
 @pytest.mark.parametrize(
     ("view", "text"),
     [
-        (View.of(5, B, C), "does not contain 1.1"),
-        (View.of(5, Address(A.node, 2), B), "does not contain 1.1"),
+        (View.of(5, B, C), r"does not include this member \(1.1\)"),
+        (View.of(5, Address(A.node, 2), B), r"does not include this member \(1.1\)"),
         (View.of(1, A, B), "not newer than view 1"),
         (View.of(0, A, B), "not newer than view 1"),
         (View.of(2**32, A, B), "does not fit the wire"),

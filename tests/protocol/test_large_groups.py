@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -10,12 +11,14 @@ from gapless.config import Config
 from gapless.identity import Address, Marks, View
 from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.stream import ranges
+from gapless.protocol.stream.start_requests import MAX_STARTS
 from gapless.run import Run
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import (
     FIRST_CONNECTION_EPOCH,
     Ack,
     Data,
+    Nak,
     OutOfBand,
     OutOfBandAck,
     Stable,
@@ -161,16 +164,69 @@ def test_a_message_of_a_later_view_costs_the_same_however_many_wait() -> None:
     assert lines_of(lambda: receive(500)) < 2 * few
 
 
-def _send_cost(connections: int) -> int:
-    member, addresses = _member(connections + 1)
-    for peer in addresses[1:]:
-        member.send((b"x",), SECOND, to=peer)
-    return lines_of(lambda: member.send((b"x",), SECOND, to=B))
+def test_requests_for_many_unknown_starts_are_paced_and_reach_every_sender() -> None:
+    """Every sender announces its start anyway: 300 joiners must not ask each other at once."""
+    addresses = tuple(Address(node, 1) for node in range(1, 301))
+    config = Config.make(xmit_interval="100ms")
+    for me in (A, addresses[150], addresses[-1]):
+        member = Endpoint(me, GROUP, config, Random(0))
+        member.install(View.of(1, *addresses), 0)
+        asked: list[Address] = []
+        for interval in range(20):
+            sent = [
+                transmit.to
+                for tick in range(10)
+                for transmit in member.tick((10 * interval + tick + 1) * 10 * MS).transmits
+                if any(isinstance(frame, Nak) for frame in decode(transmit.datagram).frames)
+            ]
+            assert len(sent) <= 2 * MAX_STARTS
+            asked += sent  # type: ignore[arg-type]
+        member.check_invariants()
+        assert len(asked) <= 21 * MAX_STARTS
+        assert set(asked) == set(addresses) - {me}
+        following = addresses[addresses.index(me) + 1 :]
+        assert asked[: min(8, len(following))] == list(following[:8]), "each begins elsewhere"
 
 
-def test_a_send_does_not_see_to_the_buffers_and_the_ends_of_all_connections() -> None:
-    per_connection = (_send_cost(210) - _send_cost(10)) / 200
-    assert per_connection < 15
+@pytest.fixture(scope="module")
+def connected() -> dict[int, tuple[Endpoint, tuple[Address, ...]]]:
+    """Members with few and with many connections, each with an unacknowledged message."""
+    return {count: _connected(count) for count in (10, 1000)}
+
+
+def _connected(connections: int) -> tuple[Endpoint, tuple[Address, ...]]:
+    member, addresses = _member(connections + 1, tail_delay="100ms")
+    for at, peer in enumerate(addresses[1:]):
+        member.send((b"x",), SECOND + at, to=peer)
+    # The shares of the receive buffers change, for all connections at once.
+    member.send((b"x",), SECOND + 1001)
+    return member, addresses
+
+
+_INPUTS: dict[str, Callable[[Endpoint, int], object]] = {
+    "send to one": lambda member, now_ns: member.send((b"x",), now_ns, to=B),
+    "send to all": lambda member, now_ns: member.send((b"x",), now_ns),
+    "ack": lambda member, now_ns: member.receive(
+        encode(GROUP, B, [Ack(A, 1, 1 << 20, member.connections.outgoing[B].stream.epoch)]), now_ns
+    ),
+    "data": lambda member, now_ns: member.receive(
+        encode(GROUP, B, [Data(Run.of(B, member.inbound[B].window.high + 1, (b"x",)))]),  # type: ignore[union-attr]
+        now_ns,
+    ),
+    "nothing due": lambda member, now_ns: member.tick(now_ns),
+    "a probe due": lambda member, _: member.tick(SECOND + 100 * MS),
+}
+
+
+@pytest.mark.parametrize("what", _INPUTS)
+def test_an_input_costs_the_same_however_many_connections_there_are(
+    what: str, connected: dict[int, tuple[Endpoint, tuple[Address, ...]]]
+) -> None:
+    few, many = (
+        lines_of(lambda member=connected[count][0]: _INPUTS[what](member, SECOND + 2000))  # type: ignore[misc]
+        for count in (10, 1000)
+    )
+    assert many <= few + 20
 
 
 @pytest.mark.behaviour("U3-20", "U3-21")

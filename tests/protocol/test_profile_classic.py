@@ -67,7 +67,7 @@ def test_ol01_the_default_is_nak_nobody_acknowledges_and_gaps_are_asked_for() ->
     for payload in (b"1", b"2", b"3"):
         ready = group.send("a", payload)
         assert (
-            Accepted(ready.ticket, int(payload), int(payload)) in ready.events
+            Accepted(ready.ticket, int(payload), int(payload), 1) in ready.events
         )  # send returns at once
     group.settle()
     assert delivered(group, "b", "a") == [(1, 1, b"1"), (1, 2, b"2"), (1, 3, b"3")]
@@ -347,7 +347,7 @@ def test_ol09_what_waits_unsent_goes_on_in_the_new_view_with_new_numbers() -> No
     group.install(View.of(2, A, B))
     group.settle()
     assert delivered(group, "b", "a") == [(1, 1, b"1"), (1, 2, b"2"), (2, 1, b"3"), (2, 2, b"4")]
-    assert Accepted(waiting, 1, 2) in group.events_of("a", Accepted)
+    assert Accepted(waiting, 1, 2, 2) in group.events_of("a", Accepted)
 
 
 @pytest.mark.behaviour("OL-09")
@@ -356,7 +356,7 @@ def test_ol09_a_send_that_a_view_cuts_in_two_is_accepted_with_its_numbers_of_the
     group.send("a", b"1")
     ticket = group.send("a", b"2", b"3", b"4").ticket
     group.install(View.of(2, A, B))
-    assert Accepted(ticket, 1, 2) in group.events_of("a", Accepted)
+    assert Accepted(ticket, 1, 2, 2) in group.events_of("a", Accepted)
     assert delivered(group, "a", "a") == [(1, 1, b"1"), (1, 2, b"2"), (2, 1, b"3"), (2, 2, b"4")]
 
 
@@ -405,7 +405,7 @@ def test_v07_what_the_old_view_has_not_made_stable_is_reported() -> None:
     group.rules.clear()
     group.install(View.of(2, A, B))
     group.settle()
-    assert group.events_of("a", Undelivered) == [Undelivered(None, 2, 3)]
+    assert group.events_of("a", Undelivered) == [Undelivered(None, 2, 3, 1)]
     assert delivered(group, "b", "a") == [(1, 1, b"1")]
 
 
@@ -468,7 +468,7 @@ def test_pending_acknowledged_sends_end_with_their_view_and_name_the_members() -
     group.install(View.of(2, A, B, C))
     assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (C,))]
     assert group.events_of("a", Acknowledged) == []
-    assert group.events_of("a", Undelivered) == [Undelivered(None, 1, 1)]
+    assert group.events_of("a", Undelivered) == [Undelivered(None, 1, 1, 1)]
     group.settle()
     assert delivered(group, "c", "a") == []  # nothing of the old view is sent again
 
@@ -521,7 +521,7 @@ def test_an_acknowledged_send_that_a_view_cuts_in_two_is_not_called_acknowledged
     assert delivered(group, "b", "a") == [(2, 1, b"2")]
     assert group.events_of("a", Unacknowledged) == [Unacknowledged(ticket, (B,))]
     assert group.events_of("a", Acknowledged) == []
-    assert group.events_of("a", Undelivered) == [Undelivered(None, 1, 1)]
+    assert group.events_of("a", Undelivered) == [Undelivered(None, 1, 1, 1)]
 
 
 # Frames of an old view
@@ -603,7 +603,7 @@ def test_v05_an_ack_says_delivered_and_is_itself_neither_acknowledged_nor_number
 def test_v14_a_send_without_a_view_takes_no_number() -> None:
     """V-14."""
     group = Group(1, start=False, profile="classic")
-    with pytest.raises(LocalProtocolError, match="not a member yet"):
+    with pytest.raises(LocalProtocolError, match="has no view yet"):
         group.send("a", b"1")
     group.install(View.of(1, A), [A])
     group.send("a", b"1")

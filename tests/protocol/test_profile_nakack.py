@@ -1,5 +1,6 @@
 """Profile ``nakack``: one table per sender, retained until stable, repaired by any holder."""
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
@@ -85,6 +86,27 @@ def test_adding_costs_the_same_however_much_is_stored() -> None:
         return end, lines_of(lambda: window.add(Run.of(A, stored + stored % 2, [b"x"])))
 
     assert cost(10) == cost(5_000)
+
+
+def test_a_collection_of_garbage_counts_for_nothing() -> None:
+    """Test tools have callbacks in Python, which run in the middle of the code under test."""
+
+    def cost(threshold: int) -> int:
+        window = Window(GrowingWindow(1 << 20), keep_delivered=True)
+        before = gc.get_threshold()
+        gc.callbacks.append(_on_garbage)
+        gc.set_threshold(threshold)
+        try:
+            return lines_of(lambda: [window.add(Run.of(A, at, [b"x"])) for at in range(1, 50)])
+        finally:
+            gc.set_threshold(*before)
+            gc.callbacks.remove(_on_garbage)
+
+    assert cost(1) == cost(1 << 30)
+
+
+def _on_garbage(_phase: str, info: dict[str, int]) -> None:
+    info.clear()
 
 
 @pytest.mark.behaviour("N7-05")

@@ -19,7 +19,7 @@ from tests.support.ordered_profile import (
     singles,
     switch,
 )
-from tests.support.virtual_group import MS, SECOND, A, B, C, Group, data, frames
+from tests.support.virtual_group import MS, NAMES, SECOND, A, B, C, Group, data, frames
 
 # Order
 
@@ -122,8 +122,10 @@ def test_the_end_of_the_stream_is_not_announced() -> None:
     group.lose(Data)
     group.send("a", b"1")
     assert "tail" not in group["a"].armed_timers()
-    group.run_for(60 * SECOND)
+    group.run_for(SECOND)
     assert group.frames(Tail) == []
+    group.run_for(60 * SECOND)
+    assert retransmissions(group) == [], "a blocked sender asks, and sends its start with it"
 
 
 @pytest.mark.behaviour("NR-06", "NR-08")
@@ -281,6 +283,55 @@ def test_a_stall_does_not_grow_without_limit() -> None:
     assert group["b"].digest()[A] == Marks(1, 1, 17)
     assert len(group["a"].outbound.queue) == 83
     assert group.events_of("a", SlowReceivers)[-1].members == (B,)
+
+
+@pytest.mark.behaviour("NR-06", "NR-18")
+@pytest.mark.parametrize("profile", ["ordered", "nakack", "classic", "nakack4"])
+@pytest.mark.parametrize("sender", ["a", "b"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_lost_last_message_is_reported_at_both_ends(
+    profile: str, sender: str, before: int
+) -> None:
+    """The receiver learns that it exists, and the sender who lacks it, coordinator or not."""
+    group = Group(3, profile=profile, xmit_interval="0s")
+    singles(group, sender, 1, before)
+    group.settle()
+    group.lose(Data, to="c")
+    group.send(sender, b"last")
+    since_ns = group.now_ns
+    group.run_for(4 * SECOND)
+    assert {(stall.origin, stall.seqno) for stall in group.events_of("c", Stalled)} == {
+        (NAMES[sender], before + 1)
+    }
+    assert not group.events_of("a", Stalled)
+    group.run_for(2 * SECOND)
+    assert group.events_of(sender, SlowReceivers) == [
+        SlowReceivers((C,), before, before + 1, since_ns)
+    ]
+    assert all(tail.start is not None for tail in group.frames(Tail)), "no end is announced"
+    assert retransmissions(group) == []
+
+
+@pytest.mark.behaviour("NR-18")
+def test_a_lost_last_message_can_switch_retransmission_on() -> None:
+    group = ordered(3, on_stall="retransmit")
+    group.lose(Data, to="c", times=1)
+    group.send("b", b"last")
+    group.run_for(10 * SECOND)
+    assert group.messages("c", "b") == [b"last"]
+    assert group["b"].is_quiet
+
+
+@pytest.mark.behaviour("NR-18")
+def test_the_lost_last_message_of_a_connection_is_reported() -> None:
+    group = ordered(2)
+    group.send("a", b"1", to=B)
+    group.settle()
+    group.lose(Data, to="b")
+    group.send("a", b"2", to=B)
+    group.run_for(6 * SECOND)
+    assert {(stall.origin, stall.seqno) for stall in group.events_of("b", Stalled)} == {(A, 2)}
+    assert {event.members for event in group.events_of("a", SlowReceivers)} == {(B,)}
 
 
 @pytest.mark.behaviour("NR-19")

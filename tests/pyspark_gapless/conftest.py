@@ -1,6 +1,7 @@
-"""One Spark for all tests that need one.
+"""One Spark session for all tests that need a session in their own process.
 
-They share an xdist group, so that one worker starts a JVM.
+These tests share the xdist group ``spark``, so that only one worker starts a JVM. Tests that start
+Spark in processes of their own are in the group ``cluster``, which another worker runs meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyspark_gapless.runtime import class_archive, java
 from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
+from pyspark_gapless.runtime.spark_install import find_installation
 from pyspark_gapless.session import session
 
 if TYPE_CHECKING:
@@ -18,7 +21,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def archive_options() -> str:
+    """The options for the class archive when the session starts; chaos tests may build it later."""
+    return class_archive.jvm_options(java.find_java(), find_installation().home)
+
+
+@pytest.fixture(scope="session")
+def spark(archive_options: str) -> Iterator[SparkSession]:
+    del archive_options  # only to be read before the start
     running = session(
         "tests",
         master="local[2,3]",

@@ -25,7 +25,7 @@ from tests.support.small_sweep import SMALL, rows_in_process, small
 from tests.support.spark_connect import connect_server
 from tests.support.spools import A, B, Writer
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("cluster")
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "programs" / "spark_program.py"
 BOTH = {

@@ -60,7 +60,7 @@ def test_a_trace_becomes_a_page_with_its_verdict(
     (tmp_path / "figures.json").write_text(json.dumps(figures))
     assert run(["report", str(tmp_path)]) == 1
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Broken: S3 gapless prefix." in page
+    assert "1 of 2 checks failed: S3" in page
     assert page.count('class="here"') == len(figures["violations"]) > 0
 
 
@@ -70,4 +70,4 @@ def test_what_is_no_trace_is_refused(
     assert spark is not None
     (tmp_path / INCARNATIONS_FILE).touch()
     assert run(["report", str(tmp_path)]) == 2
-    assert "no trace is there" in capsys.readouterr().err
+    assert "there is no trace here" in capsys.readouterr().err

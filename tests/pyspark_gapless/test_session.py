@@ -14,6 +14,7 @@ import pytest
 
 from gapless.errors import ConfigError, GaplessError
 from pyspark_gapless.runtime.package_zip import package_root
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.runtime.spark_install import find_installation
 from pyspark_gapless.session import SessionError, session
 from tests.support.programs.spark_program import SCHEMA, whereabouts
@@ -55,13 +56,13 @@ def test_a_session_that_runs_is_taken_and_can_be_set(spark: SparkSession) -> Non
     [
         (
             {"master": "local[7]"},
-            r"runs already, and it runs on local\[2,3\], not on local\[7\]: stop it first",
+            r"the session runs on local\[2,3\], not on local\[7\]; stop the session",
         ),
         ({"settings": {"spark.master": "yarn"}}, r"not on yarn"),
         ({"settings": {"spark.driver.memory": "9g"}}, r"spark.driver.memory is .*, not 9g"),
-        ({"master": "local[x]"}, r"'local\[x\]' is no master"),
+        ({"master": "local[x]"}, r"'local\[x\]' is not a Spark master"),
         ({"log_level": "loud"}, r"log_level is 'loud'; expected one of ALL, TRACE"),
-        ({"settings": {"driver.memory": "9g"}}, r"'driver.memory' is no setting of Spark"),
+        ({"settings": {"driver.memory": "9g"}}, r"'driver.memory' is not a Spark setting"),
         (
             {"settings": {"spark.driver.memory": None}},
             r"spark.driver.memory is None; expected text, a number",
@@ -101,7 +102,7 @@ def test_a_server_that_is_not_there_is_named_at_once(form: str) -> None:
             [sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=True
         )
     assert done.stdout.startswith(
-        f"SessionError no Spark listens at 127.0.0.1:{port} (Connection refused): start it"
+        f"SessionError no Spark listens at 127.0.0.1:{port} (Connection refused); start Spark there"
     )
 
 
@@ -116,6 +117,7 @@ def test_spark_submit_says_where_and_how(tmp_path: Path) -> None:
         "PYTHONPATH": str(package_root()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": FAST_START_JVM_OPTIONS,
     }
     told = [
         "--master",

@@ -12,9 +12,21 @@ import pytest
 
 from gapless.errors import GaplessError
 from gapless.report import formatting, render, validate_figures
+from gapless.report.charts import axes
+from gapless.report.charts.axes import AxisEvent
+from gapless.report.charts.lines import event_head, x_axis
 from gapless.report.charts.palette import DARK, LIGHT
-from gapless.report.html import Html, json_script, name_markup, natural_sort_key, shorten, tag
+from gapless.report.html import (
+    Html,
+    json_script,
+    name_markup,
+    natural_sort_key,
+    shorten,
+    tag,
+    to_markup,
+)
 from gapless.report.page import judgement
+from gapless.report.sections import membership
 from tests.report import cases
 from tests.report.conftest import figures_of, page_of
 
@@ -133,12 +145,16 @@ def test_names_cannot_become_markup() -> None:
     ("name", "tone", "headline"),
     [
         ("story", "good", "All 15 applicable checks passed (1 not applicable)"),
-        ("broken", "bad", "20 violations found"),
-        ("crowd", "bad", "200 violations found"),
-        ("nothing", "warn", "Nothing to judge"),
+        (
+            "broken",
+            "bad",
+            "3 of 15 applicable checks failed: S3, S8, S12 (1 not applicable)",
+        ),
+        ("crowd", "bad", "1 of 15 applicable checks failed: S3 (1 not applicable)"),
+        ("nothing", "warn", "Nothing to check"),
         ("alone", "good", "All 16 checks passed"),
         ("sampled", "good", "All 7 applicable checks passed (9 not applicable)"),
-        ("unjudged", "warn", "Not judged"),
+        ("unjudged", "warn", "Not checked"),
         ("sweep", "good", "No violation in 360 runs"),
         ("failed sweep", "bad", "3 of 360 runs failed"),
     ],
@@ -157,7 +173,7 @@ def test_the_verdict_says_how_much_was_looked_at_and_what_was_not() -> None:
     story = text_of(page_of("story"))
     events = f"{figures_of('story')['verdict']['events']:,}"
     assert (
-        f"15 checks examined {events} events that 5 incarnations of a simulated group recorded over"
+        f"15 checks examined {events} events recorded by 5 incarnations of a simulated group over"
         in story
     )
     assert "L3 quiet: the trace has no row that tells when the group was settled" in story
@@ -185,7 +201,7 @@ def test_missing_rows_take_the_certainty_away() -> None:
 def test_what_nobody_has_judged_stays_so() -> None:
     twice = validate_figures(validate_figures(figures_of("unjudged")))
     assert twice["judged"] is False
-    assert judgement(twice).headline == "Not judged"
+    assert judgement(twice).headline == "Not checked"
     assert "Violations\N{EN DASH}not counted" in text_of(render(twice)), (
         "not looked for is not zero"
     )
@@ -219,8 +235,61 @@ def test_a_sweep_that_is_not_done_or_not_thorough_is_not_sound() -> None:
     assert judgement(hunt).tone == "good"
     assert (
         judgement({**cases.sweep(), "runs": 0, "cells": [], "hunts": []}).headline
-        == "Nothing to judge"
+        == "Nothing to check"
     )
+
+
+# Time
+
+
+def test_charts_begin_with_the_traffic_and_mark_membership_changes() -> None:
+    figures = validate_figures(figures_of("story"))
+    across = membership.run_time_axis(figures)
+    began_ns = min(one["began_ns"] for one in figures["lives"])
+    steps = [p["t_ns"] for p in figures["over_time"]["points"] if p["sent"] or p["delivered"]]
+    assert across.low == min(steps) > began_ns
+    assert [event.what for event in across.events[:-3]] == ["joined"] * 4
+    assert [(event.what, event.name) for event in across.events[-3:]] == [
+        ("killed", "c"),
+        ("joined", "c'"),
+        ("left", "d"),
+    ]
+    page = page_of("story")
+    for label in ("4\N{NO-BREAK SPACE}members joined", "c killed", "c' joined", "d left"):
+        assert re.search(rf'class="event-name[^>]*>.{{0,60}}{to_markup(label)}</text>', page), label
+    assert f"{formatting.duration(began_ns - across.low)}" in page, "the table has the real start"
+
+
+def test_a_few_messages_before_a_long_pause_are_not_the_traffic() -> None:
+    points = [
+        {"t_ns": t_ns, "member": "a", "sent": sent}
+        for t_ns, sent in ((1, 1), (900, 500), (1000, 500))
+    ]
+    figures = validate_figures({"kind": "run", "over_time": {"points": points, "step_ns": 1}})
+    assert membership.run_time_axis(figures).low == 900
+    figures["lives"] = [
+        {"name": "b", "member": "b", "began_ns": 0, "ended_ns": 700, "end": "killed"}
+    ]
+    across = membership.run_time_axis(figures)
+    assert (across.low, [event.what for event in across.events]) == (700, ["killed"])
+
+
+def test_the_start_of_the_axis_is_exact() -> None:
+    """A time of day in nanoseconds does not fit a float."""
+    t_ns = 1_795_006_426_916_203_985
+    points = [{"t_ns": t_ns + at, "member": "a", "sent": 1} for at in range(3)]
+    figures = validate_figures({"kind": "run", "over_time": {"points": points, "step_ns": 1}})
+    assert membership.run_time_axis(figures).low == t_ns
+
+
+def test_events_close_together_share_a_label() -> None:
+    events = [AxisEvent(at, "joined", name) for at, name in ((10, "a"), (11, "b"), (500, "c"))]
+    axis = axes.time_axis(0, 1000, events)
+    drawn = "".join(x_axis(axis, 100, event_head(axis)))
+    assert drawn.count("event-line") == 2
+    assert "2\N{NO-BREAK SPACE}members joined" in drawn
+    assert "a, b: " in drawn
+    assert event_head(axes.time_axis(0, 1000)) == 0
 
 
 # What figures have to look like

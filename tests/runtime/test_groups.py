@@ -122,8 +122,8 @@ def test_a_process_that_does_not_read_slows_the_others_down() -> None:
 def test_a_forked_child_is_told_to_join_by_itself() -> None:
     answer = run_program("inside_fork.py")
     assert answer["child"] == {
-        "send": "this member of forked belongs to the process that forked: join again in this one",
-        "close": "this member of forked belongs to the process that forked: join again in this one",
+        "send": "this member of forked belongs to the parent process; join again after a fork",
+        "close": "this member of forked belongs to the parent process; join again after a fork",
         "own": ["from the child"],
         "threads": 1,
     }

@@ -6,19 +6,34 @@ from typing import Any
 
 import pytest
 
-from gapless.config import Config
+from gapless.config import SETTINGS, Config
+from gapless.errors import ConfigError
 from gapless.identity import Address, View
 from gapless.locator import Locator
 from gapless.payloads import Payloads
-from gapless.protocol.events import Expelled, Located, ViewInstalled
+from gapless.protocol.events import Accepted, Expelled, Located, ViewInstalled
 from gapless.protocol.ready import ANYONE, Delivery, Ready, Transmit
 from gapless.run import Run
+from gapless.runtime.bundler import Bundle
 from gapless.runtime.delivery_queue import DeliveryQueue
 from gapless.runtime.handle import fit_config
-from gapless.runtime.member_runtime import BACKLOG_GRACE_NS, DATAGRAMS_PER_TURN, MemberRuntime
+from gapless.runtime.member_runtime import (
+    BACKLOG_GRACE_NS,
+    DATAGRAMS_PER_TURN,
+    MemberRuntime,
+    PendingCall,
+)
 from gapless.runtime.reactor import process_ready
 from gapless.runtime.send_requests import SendRequest
 from gapless.transport import InProcessNetwork, InProcessTransport, TcpMesh, UdpMesh
+
+
+class LoneReceipt:
+    """The receipt of one message in a bundle."""
+
+    _accepted: Accepted | None = None
+    _bundled: tuple[Bundle, int] | None = None
+
 
 A, B, C = (Address(node, 1) for node in (1, 2, 3))
 
@@ -89,7 +104,7 @@ def test_what_is_due_waits_for_what_has_come_and_is_not_read(network: InProcessN
     due_ns = seat.member.deadline_ns
     assert due_ns is not None
     for _ in range(DATAGRAMS_PER_TURN + 1):
-        here.enqueue(b"nonsense")
+        here.enqueue(here.locator, b"nonsense")
     seat.receive_datagrams(due_ns)
     assert not any(True for _ in seat.run_timers(due_ns))
     assert any(True for _ in seat.run_timers(due_ns + BACKLOG_GRACE_NS)), "but not for long"
@@ -102,10 +117,10 @@ def test_what_is_due_waits_for_what_has_come_and_is_not_read(network: InProcessN
 def test_a_full_inbox_drops_and_counts(network: InProcessNetwork) -> None:
     small = network.open(receive_buffer_bytes=4096)
     for number in range(5):
-        small.enqueue(bytes([number]) * 1000)
+        small.enqueue(small.locator, bytes([number]) * 1000)
     assert [datagram[0] for datagram in small.receive(9)] == [0, 1, 2, 3]
     assert small.problems.counters == {"receive.full": 1}
-    small.enqueue(b"room again")
+    small.enqueue(small.locator, b"room again")
     assert small.receive(9) == [b"room again"]
 
 
@@ -119,7 +134,12 @@ def test_the_config_fits_the_transport(network: InProcessNetwork) -> None:
     )
     asked = fit_config(Config.make(max_frame_bytes=1200, unread_limit=7), transport)
     assert (asked.max_frame_bytes, asked.unread_limit) == (1200, 7)
-    assert fit_config(Config.make(max_frame_bytes=9000), transport).max_frame_bytes == 5000
+    same = Config.make(max_frame_bytes=SETTINGS["max_frame_bytes"].format(Config().max_frame_bytes))
+    assert fit_config(same, transport).max_frame_bytes == 1400, "the default, but written down"
+    for kept in (same.replace(capacity=7), Config.from_properties("max_frame_bytes=1400")):
+        assert fit_config(kept, transport).max_frame_bytes == 1400
+    with pytest.raises(ConfigError, match=r"max_frame_bytes = 9000: .* at most 5000 bytes"):
+        fit_config(Config.make(max_frame_bytes=9000), transport)
 
 
 @pytest.mark.parametrize(
@@ -217,3 +237,51 @@ def test_what_former_lives_handed_out_is_consumed_first(network: InProcessNetwor
     assert (seat._former_outstanding, seat.member.credit.outstanding) == (5, 1)
     seat.report_consumed(6, 0)
     assert (seat._former_outstanding, seat.member.credit.outstanding) == (0, 0)
+
+
+def test_a_call_that_comes_while_a_round_runs_waits_for_the_next(
+    network: InProcessNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that sends, and then asks for the seqno, may do both within a round."""
+    seat, _ = seat_at(network.open())
+    seat.calls.clear()
+    answered: list[int] = []
+    flush_bundle = seat.flush_bundle
+
+    def meanwhile(now_ns: int) -> Iterator[Ready]:
+        yield from flush_bundle(now_ns)
+        seat.calls.append(PendingCall(answered.append))
+
+    monkeypatch.setattr(seat, "flush_bundle", meanwhile)
+    assert list(seat.run_commands(1)) == []
+    assert not answered, "its message may have missed the bundle of this round"
+    assert seat.has_commands
+    monkeypatch.setattr(seat, "flush_bundle", flush_bundle)
+    assert list(seat.run_commands(2)) == []
+    assert answered == [2]
+
+
+def test_a_request_submitted_in_a_turn_does_not_overtake_a_message_bundled_in_that_turn(
+    network: InProcessNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message missed the bundle of the turn, so the request waits for the next turn, too."""
+    runtime, outbox = seat_at(network.open())
+    process_ready(runtime.run_commands(0), runtime)
+    while (due_ns := runtime.member.deadline_ns) is not None and runtime.member.view is None:
+        process_ready([runtime.member.tick(due_ns)], runtime)
+    assert runtime.member.view is not None
+    flush_bundle = runtime.flush_bundle
+    receipt = LoneReceipt()
+
+    def send_meanwhile(now_ns: int) -> Iterator[Ready]:
+        yield from flush_bundle(now_ns)
+        runtime.bundler.add(b"first", receipt)
+        runtime.send_requests.put(SendRequest(Payloads.of([b"second"])))
+
+    monkeypatch.setattr(runtime, "flush_bundle", send_meanwhile)
+    process_ready(runtime.run_commands(time.monotonic_ns()), runtime)
+    assert runtime.has_commands
+    monkeypatch.setattr(runtime, "flush_bundle", flush_bundle)
+    process_ready(runtime.run_commands(time.monotonic_ns()), runtime)
+    deliveries = [item for item in outbox.take() if isinstance(item, Delivery)]
+    assert [message for item in deliveries for message in item.messages()] == [b"first", b"second"]

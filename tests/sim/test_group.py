@@ -6,9 +6,20 @@ from collections.abc import Callable
 import pytest
 
 from gapless.config import Config
-from gapless.protocol.events import Accepted, Discarded, GivenUp, Lost, Refused, SlowReceivers
+from gapless.errors import ConfigError, LocalProtocolError
+from gapless.protocol.events import (
+    Accepted,
+    Acknowledged,
+    Discarded,
+    GivenUp,
+    Lost,
+    Refused,
+    SlowReceivers,
+)
 from gapless.sim import SimulatedGroup, World
+from gapless.sim.group import MEMBER_SETTINGS
 from gapless.sim.scenario.frame_pattern import FramePattern
+from gapless.sim.scenario.grammar import show_script
 from gapless.sim.script import (
     ApplyDigest,
     InstallView,
@@ -511,13 +522,13 @@ def test_a_group_that_cannot_settle_says_so(gapless_group: Make) -> None:
 def test_members_are_found_by_name(gapless_group: Make) -> None:
     group = gapless_group("x y")
     assert group.x is group["x"]
-    with pytest.raises(AttributeError, match="its members are x, y"):
+    with pytest.raises(AttributeError, match="the members are x, y"):
         _ = group.z
 
 
 @pytest.mark.parametrize("text", ["", "DATA a->", "data 1", "FOO 1 a->b", "DATA 1 a->b #x"])
 def test_what_is_no_pattern_is_said_so(text: str) -> None:
-    with pytest.raises(ValueError, match="no pattern of frames"):
+    with pytest.raises(ValueError, match="not a pattern of frames"):
         FramePattern.parse(text)
 
 
@@ -528,3 +539,268 @@ def test_the_name_of_0_1_still_works_with_a_warning() -> None:
         assert gapless.sim.Group is gapless.sim.SimulatedGroup
     with pytest.raises(AttributeError, match="Nobody"):
         _ = gapless.sim.Nobody
+
+
+# Mistakes of a test, and what the kit offers beside loss
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "words"),
+    [
+        (0, ValueError, "a group needs a member, not 0: write 3, or 'a b c'"),
+        ("", ValueError, "a group needs a member"),
+        (2.5, TypeError, "members are a number or names, not float"),
+        ("a a", ValueError, "names of members are distinct"),
+        ("A b", ValueError, "letters from a to z"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(
+    members: int | str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        SimulatedGroup(members)
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="capicity"):
+        SimulatedGroup(2, capicity=4)
+
+
+def test_a_message_to_nobody_is_refused(gapless_group: Make) -> None:
+    group = gapless_group(3)
+    with pytest.raises(LookupError, match="no member 'z' in this group; the members are a, b, c"):
+        group.a.send(b"x", to="z")
+    group.expel("c")
+    with pytest.raises(LookupError, match="c is not in the view of a, which has a, b"):
+        group.a.send(b"x", to="c")
+    with pytest.raises(TypeError, match="a message is bytes, not str"):
+        group.a.send("x")  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="'quick' is not a delivery mode"):
+        group.a.send(b"x", mode="quick")
+
+
+def test_a_member_that_does_not_run_cannot_act(gapless_group: Make) -> None:
+    group = gapless_group(3)
+    group.crash("c")
+    for act in (
+        lambda: group.c.send(b"x"),
+        lambda: group.c.set_xmit_interval("1s"),
+        lambda: group.crash("c"),
+        lambda: group.c.close_connection("a"),
+    ):
+        with pytest.raises(LookupError, match=r"c is not running: .* group.restart\('c'\)"):
+            act()
+    group.expel("c")
+    with pytest.raises(LookupError, match="c is not in the view"):
+        group.expel("c")
+    with pytest.raises(LookupError, match="there is no send 1"):
+        group.a.cancel(1)
+    for name in ("crash", "expel", "pause", "partition", "leave", "restart"):
+        with pytest.raises(LookupError, match="no member 'z' in this group"):
+            getattr(group, name)("z")
+
+
+def test_a_fault_that_never_strikes_fails_a_test_that_does_not_settle() -> None:
+    group = SimulatedGroup(2)
+    group.drop("DATA 9 a->b", times=2)
+    group.a.send(b"x")
+    group.run_for("1s")
+    with pytest.raises(AssertionError, match=r"drop\('DATA 9 a->b'\) changed 0 of 2 frames"):
+        group.verify_faults()
+    with pytest.raises(ValueError, match="times=0 changes no frame"):
+        group.drop("DATA", times=0)
+
+
+def test_a_fault_is_undone(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    never, every = group.drop("DATA 9 a->b"), group.drop("* a->b", times=None)
+    group.a.send(b"x")
+    group.run_for("1s")
+    assert group.b.received == {}
+    assert every.struck > 1
+    every.undo()
+    never.undo()
+    never.undo()
+    group.settle()
+    assert group.b.received == {"a": [b"x"]}
+
+
+def test_a_member_that_has_left_joins_as_a_new_incarnation(gapless_group: Make) -> None:
+    group = gapless_group(3)
+    group.c.send(b"before")
+    group.settle()
+    group.leave("c")
+    node = group.join("c")
+    assert node is group.c
+    assert group.c.incarnation_name == "c'"
+    group.c.send(b"after")
+    group.settle()
+    assert group.a.received == {"c": [b"before"], "c'": [b"after"]}
+    assert group.c.received == {"c'": [b"after"]}
+    with pytest.raises(LookupError, match=r"c is running; restart\('c'\) replaces its process"):
+        group.join("c")
+    group.crash("c")
+    assert group.restart("c").incarnation_name == "c''"
+
+
+def test_a_crashed_member_is_expelled_by_the_group_if_asked(gapless_group: Make) -> None:
+    group = gapless_group(3, capacity=2)
+    group.crash("c", expel_after="2s")
+    for number in range(6):
+        group.a.send(b"%d" % number)
+    group.run_for("1s")
+    assert len(group.b.received["a"]) < 6, "the window waits for c"
+    group.settle()
+    assert group.now_ns >= 2_000_000_000
+    assert len(group.b.received["a"]) == 6
+    assert [len(node.member.view.members) for node in (group.a, group.b)] == [2, 2]  # type: ignore[union-attr]
+
+
+def test_messages_have_sender_seqno_mode_and_view(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.a.send(b"1", b"2")
+    group.settle()
+    group.expel("b")
+    group.readmit("b")
+    group.a.send(b"3", mode="acknowledged")
+    group.a.send(b"4", to="b")
+    group.settle()
+    assert [(m.sender, m.payload, m.seqno, m.mode) for m in group.b.messages] == [
+        ("a", b"1", 1, "ordered"),
+        ("a", b"2", 2, "ordered"),
+        ("a", b"3", 3, "acknowledged"),
+        ("a", b"4", 1, "ordered"),
+    ]
+
+
+def test_one_member_has_settings_of_its_own(gapless_group: Make) -> None:
+    group = gapless_group(3, capacity=4, member_settings={"b": {"unread_limit": 1}})
+    assert group.b.member.config.unread_limit == 1
+    assert group.c.member.config.unread_limit == group.config.unread_limit
+    group.a.send(*numbered(20))
+    group.settle()
+    assert group.b.received == group.c.received
+    with pytest.raises(ConfigError, match="capacity of b: members of a simulated group share"):
+        SimulatedGroup(3, member_settings={"b": {"capacity": 1}})
+    with pytest.raises(LookupError, match="no member 'z' in this group"):
+        SimulatedGroup(3, member_settings={"z": {"unread_limit": 1}})
+
+
+OWN_VALUES: dict[str, object] = {
+    "ack_delay": "2s",
+    "ack_threshold": 1,
+    "conn_close_timeout": "100ms",
+    "conn_expiry_timeout": "100ms",
+    "initial_rtt": "2s",
+    "jitter_percent": 50,
+    "max_batch_size": 1,
+    "max_out_of_band": 1,
+    "max_run_bytes": "1KiB",
+    "max_xmit_req_size": 1,
+    "min_ack_interval": "1s",
+    "slow_receiver_after": "100ms",
+    "stability_interval": "10s",
+    "sync_min_interval": "5s",
+    "unread_limit": 1,
+    "whole_runs": True,
+}
+"""For each setting that may differ a value far from its default."""
+
+
+@pytest.mark.parametrize("setting", MEMBER_SETTINGS)
+def test_the_checks_hold_with_every_setting_that_may_differ(
+    setting: str, gapless_group: Make
+) -> None:
+    own = {setting: OWN_VALUES[setting]}
+    group = gapless_group(3, capacity=8, unicast="unicast2", member_settings={"b": own})
+    for _ in range(3):
+        group.drop("DATA a->b")
+        group.a.send(*numbered(12))
+        group.b.send(*numbered(12), mode="acknowledged")
+        group.c.send(b"x", to="b")
+        group.b.send(b"y", b"z", to="a")
+        group.b.send(b"o", mode="out-of-band")
+        group.run_for("100ms")
+    group.settle()
+    changed = group.b.member.config
+    assert changed == group.config.replace(**own)
+    assert changed != group.config == group.a.member.config
+
+
+def test_retransmission_ends_and_begins_at_run_time(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    for node in group:
+        node.set_xmit_interval("0s")
+    group.drop("DATA 1 a->b")
+    group.a.send(b"x")
+    group.run_for("2s")
+    assert group.b.received == {}
+    for node in group:
+        node.set_xmit_interval("100ms")
+    group.settle()
+    assert group.b.received == {"a": [b"x"]}
+
+
+@pytest.mark.behaviour("OL-04")
+def test_a_switch_of_the_mode_holds_for_the_next_message_only(gapless_group: Make) -> None:
+    group = gapless_group(2, max_seqno_ahead=4, capacity=1)
+    group.a.set_next_mode("unreliable")
+    group.a.set_next_mode("acknowledged")  # the last switch counts
+    group.a.send(b"1", mode="ordered")
+    group.a.send(b"2", to="b")
+    group.a.send(b"3")
+    group.a.send(b"4")
+    group.settle()
+    assert [(message.payload, str(message.mode)) for message in group.a.messages] == [
+        (b"1", "ordered"),
+        (b"3", "acknowledged"),
+        (b"4", "ordered"),
+    ]
+    assert [event for event in group.a.events if isinstance(event, Acknowledged)] == [
+        Acknowledged(3)
+    ]
+    assert any("a switches to acknowledged" in line for line in show_script(group.script()))
+    group.a.set_next_mode("out-of-band")
+    group.restart("a")
+    group.a.send(b"5")
+    group.settle()
+    assert group.b.messages[-1].mode == "ordered", "a switch ends with the incarnation"
+    group.crash("a")
+    with pytest.raises(LookupError, match="a is not running"):
+        group.a.set_next_mode("ordered")
+    with pytest.raises(LocalProtocolError, match="'quick' is not a delivery mode"):
+        group.b.set_next_mode("quick")
+
+
+def test_a_switch_waits_while_the_process_is_paused(gapless_group: Make) -> None:
+    group = gapless_group(2)
+    group.pause("a")
+    group.a.set_next_mode("unreliable")
+    group.a.send(b"1")
+    group.a.send(b"2")
+    group.resume("a")
+    group.settle()
+    assert [str(message.mode) for message in group.b.messages] == ["unreliable", "ordered"]
+
+
+def test_a_connection_is_closed(gapless_group: Make) -> None:
+    group = gapless_group(2, conn_close_timeout="1s")
+    group.a.send(b"x", to="b")
+    group.settle()
+    group.a.close_connection("b")
+    group.run_for("3s")
+    assert not group.a.member.connections.outgoing
+    group.a.send(b"y", to="b")
+    group.settle()
+    assert [message.payload for message in group.b.messages] == [b"x", b"y"]
+
+
+def test_a_view_reaches_one_member_first(gapless_group: Make) -> None:
+    group = gapless_group(3)
+    group.install_view("a", "b", only=("a",))
+    assert [len(node.member.view.members) for node in group] == [2, 3, 3]  # type: ignore[union-attr]
+    group.install_view("a", "b")
+    assert [len(node.member.view.members) for node in group] == [2, 2, 3]  # type: ignore[union-attr]
+    group.a.send(b"x")
+    group.settle()
+    assert group.b.received == {"a": [b"x"]}

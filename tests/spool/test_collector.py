@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gapless import blocking
-from gapless.errors import ClosedError, ConfigError, LocalProtocolError, TimedOutError
+from gapless.errors import (
+    ClosedError,
+    ConfigError,
+    LocalProtocolError,
+    NameInUseError,
+    TimedOutError,
+)
 from gapless.events import RetentionEnded
 from gapless.group.headers import detach_headers
 from gapless.group.message import Batch
@@ -221,10 +227,11 @@ def test_one_name_has_one_collector(tmp_path: Path, where: dict[str, Any]) -> No
     with Collector(tmp_path / "one", GROUP, **where) as first:
         second = Collector(tmp_path / "two", GROUP, **where).start()
         with pytest.raises(
-            ConfigError, match=f"'collector' is in use in {GROUP} by {first.status.me}"
-        ):
+            NameInUseError, match=f"'collector' is in use in {GROUP} by the member at"
+        ) as error:
             second.wait_joined()
-        with pytest.raises(ConfigError, match="is in use"):
+        assert str(error.value.holder) == first.status.me
+        with pytest.raises(NameInUseError, match="is in use"):
             second.stop()
         assert second.status.state == "failed"
         assert "is in use" in second.status.waits_for
@@ -232,16 +239,18 @@ def test_one_name_has_one_collector(tmp_path: Path, where: dict[str, Any]) -> No
         pass  # the name is free now, and so is the spool
 
 
-def test_a_former_life_that_is_still_in_the_view_is_no_other_collector(
+def test_a_former_incarnation_that_is_still_in_the_view_is_no_other_collector(
     spool: Path, where: dict[str, Any]
 ) -> None:
-    """A view may change late: who looks then finds the name in use, by itself."""
+    """The view may change late: a collector waits for the end of its own former incarnation."""
     collector = Collector(spool, GROUP, name="store", **where)
-    late = TimedOutError("too late")
-    with blocking.join(GROUP, durable_name="store", node=7, **where):
-        with pytest.raises(ConfigError, match="is in use"):
-            collector._check_name(late, 8)
-        collector._check_name(late, 7)
+    with collector:
+        node = collector.status.me.partition(".")[0]
+    with (
+        blocking.join(GROUP, durable_name="store", node=int(node, 16), **where),
+        Collector(spool, GROUP, **where) as again,
+    ):
+        assert again.status.me.partition(".")[0] == node
 
 
 def test_a_spool_keeps_its_name_and_its_group(spool: Path, where: dict[str, Any]) -> None:
@@ -301,7 +310,7 @@ def test_one_that_cannot_commit_at_its_end_says_so(spool: Path, where: dict[str,
         ({"ports": "many"}, "ports = 'many'"),
         ({"discover": "nowhere"}, "nowhere"),
         ({"config": "/no/such/file.toml"}, "/no/such/file.toml"),
-        ({"config": {}, "properties": "capacity=4"}, "give one of them"),
+        ({"config": {}, "properties": "capacity=4"}, "pass only one of them"),
         ({"transport": "pigeon"}, "pigeon"),
     ],
 )

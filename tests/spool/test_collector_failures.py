@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 from gapless import blocking
+from gapless.cli.data.collect import summary
 from gapless.events import ViewChange
 from gapless.spool import SpoolReader
+from gapless.spool.collector import CollectorStatus
 from tests.support.collectors import GROUP, contents, indexes, meeting_place, wait_until
 
 if TYPE_CHECKING:
@@ -93,7 +97,7 @@ def test_senders_wait_at_the_limit_and_everything_flows_when_a_reader_goes_on(
         assert told, "it says that it waits"
         assert (
             len(told)
-            <= len([line for line in collector.errors if "takes messages again" in line]) + 1
+            <= len([line for line in collector.errors if "accepts commits again" in line]) + 1
         )
         assert collector.statuses[-1]["dropped"] == collector.statuses[-1]["lost"] == 0
 
@@ -119,7 +123,7 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
             producer.write("\n")
         full = collector.status(lambda status: status["state"] == "waiting", "the disk is not full")
         assert ".run" in full["waits_for"], "it says which file"
-        assert "make room" in full["waits_for"], "and what to do"
+        assert "free space" in full["waits_for"], "and what to do"
         assert full["limited"] == ""
         stands_still(producers)
         assert not all_done(producers)
@@ -130,9 +134,46 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost(tmp_path: Path) -> None:
         for producer in producers:
             producer.finish()
         end(collector)
-        assert len([line for line in collector.errors if "make room" in line]) == 1, "told once"
-        assert len([line for line in collector.errors if "takes messages again" in line]) == 1
+        assert len([line for line in collector.errors if "free space" in line]) == 1, "told once"
+        assert len([line for line in collector.errors if "accepts commits again" in line]) == 1
         check_all(spool, producers, count)
+
+
+def test_on_a_full_disk_every_figure_is_what_the_disk_has(small_disk: Path, tmp_path: Path) -> None:
+    """Status, metrics, the last line and the files agree: only what is on disk was collected."""
+    spool, count = small_disk / "spool", 2000
+    with meeting_place(tmp_path) as place:
+        collector = place.collect(spool, "--serve", "0")
+        where = collector.wait_for("serving").split()[-1]
+        producer = place.produce(0, count, padding=1000)
+        producer.write("\n")
+        collector.status(lambda status: status["state"] == "waiting", "the disk is not full")
+        stands_still([producer])
+        with urlopen(where, timeout=60) as answer:
+            served = answer.read().decode()
+        assert collector.stop(signal.SIGTERM) == 1, "messages that were received are not on disk"
+        held = contents(spool)[producer.address]
+        last = collector.statuses[-1]
+    stored, size_bytes = len(held), sum(len(payload) for _, payload in held)
+    assert 0 < producer.count("acked") <= stored < last["received"] <= count
+    assert (last["messages"], last["size_bytes"], last["spool_messages"]) == (
+        *(stored, size_bytes),
+        stored,
+    )
+    assert last["pending"] == last["received"] - stored
+    for name, value in (
+        ("gapless_spool_messages_total", stored),
+        ("gapless_spool_size_bytes_total", size_bytes),
+        ("gapless_spool_stored_messages", stored),
+        ("gapless_spool_waiting", 1),
+    ):
+        assert re.findall(rf"^{name}{{[^}}]*}} (\d+)$", served, re.MULTILINE) == [str(value)]
+    fields = {name: last[name] for name in CollectorStatus.__annotations__}
+    assert summary(CollectorStatus(**fields)).startswith(
+        f"{GROUP}: {stored:,} messages, {size_bytes / 1e6:,.1f} MB, {last['commits']:,} commits, "
+        f"{last['pending']:,} received but not on disk, so not acknowledged; "
+        f"the spool has {stored:,} messages"
+    )
 
 
 def test_a_folder_that_goes_away_and_comes_back(tmp_path: Path) -> None:
@@ -146,7 +187,7 @@ def test_a_folder_that_goes_away_and_comes_back(tmp_path: Path) -> None:
         spool.rename(tmp_path / "elsewhere")
         gone = collector.status(lambda status: status["state"] == "waiting", "it has not noticed")
         assert str(spool) in gone["waits_for"]
-        assert "bring it back" in gone["waits_for"]
+        assert "restore the folder" in gone["waits_for"]
         stands_still(producers)
         assert not all_done(producers)
         (tmp_path / "elsewhere").rename(spool)
@@ -180,7 +221,7 @@ def test_one_that_the_group_goes_on_without_comes_back_and_loses_and_repeats_not
         for producer in producers:
             producer.finish()
         end(collector)
-        assert any("continues without" in line for line in collector.errors)
+        assert any("expelled this collector" in line for line in collector.errors)
         check_all(spool, producers, count)
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -28,9 +28,6 @@ from gapless.spool import (
 from gapless.spool.fsck import check
 from gapless.spool.segment_file import list_segments, segment_path
 from tests.support.deliveries import GROUP, A, B, expected, opened, rows_of, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHILD = Path(__file__).resolve().parents[1] / "support" / "programs" / "spool_writer.py"
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -83,7 +80,7 @@ def test_a_file_limit_of_the_system_is_a_full_disk(tmp_path: Path) -> None:
         while lines[-1].startswith("committed"):
             lines.append(child.stdout.readline())
         assert lines[-1].startswith(
-            f"error SpoolFull {segment_path(tmp_path, 1)}: writing failed: File too large; make"
+            f"error SpoolFull {segment_path(tmp_path, 1)}: writing failed: File too large; free"
         )
         told = int(lines[-2].split()[1])
         view = SpoolReader(tmp_path)
@@ -97,24 +94,6 @@ def test_a_file_limit_of_the_system_is_a_full_disk(tmp_path: Path) -> None:
         assert child.stdout.read().splitlines()[-1] == "committed 200"
     assert rows_of(SpoolReader(tmp_path))["b2.7"] == expected(B, 1, 200, 500)
     assert list_segments(tmp_path) == [1]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of one megabyte, if this machine lets us mount one."""
-    root = tmp_path / "disk"
-    root.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr.decode().strip()}")
-    try:
-        yield root
-    finally:
-        subprocess.run(["umount", "-l", str(root)], check=True)
 
 
 def fill(spool: SpoolWriter, size_bytes: int = 1000) -> tuple[int, SpoolError]:
@@ -134,7 +113,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     with opened(small_disk / "spool", segment_bytes=200_000) as spool:
         high, error = fill(spool)
         assert isinstance(error, SpoolFull)
-        assert "No space left on device; make room on that disk" in str(error)
+        assert "No space left on device; free space on the disk" in str(error)
         assert spool.marks == {A: high}
         for _ in range(3):
             with pytest.raises(SpoolFull):
@@ -176,7 +155,9 @@ def test_a_disk_that_becomes_read_only(small_disk: Path) -> None:
         spool._lock.release()
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
         try:
-            with pytest.raises(SpoolReadOnly, match="Read-only file system; make it writable"):
+            with pytest.raises(
+                SpoolReadOnly, match="Read-only file system; make the path writable"
+            ):
                 spool.commit()
             with pytest.raises(SpoolReadOnly, match="lock"):
                 opened(root)
@@ -217,10 +198,10 @@ def test_a_folder_that_is_deleted(tmp_path: Path) -> None:
     spool.commit()
     shutil.rmtree(root)
     spool.append(run(A, 11, 20))
-    with pytest.raises(SpoolGone, match="to begin a new one, stop the collector first"):
+    with pytest.raises(SpoolGone, match="before creating a new spool, stop the collector"):
         spool.commit()
     SpoolWriter.open(root, group=GROUP, sync=False).close()
-    with pytest.raises(SpoolGone, match="another spool stands here now"):
+    with pytest.raises(SpoolGone, match="the folder now has another spool"):
         spool.commit()
     with pytest.raises(SpoolGone):
         spool.close()
@@ -240,7 +221,7 @@ def test_an_active_segment_that_is_deleted(tmp_path: Path) -> None:
         spool.append(run(A, 21, 30))
         with pytest.raises(
             SpoolGone,
-            match=f"{segment_path(tmp_path, 2)}: No such file or directory; somebody has del",
+            match=f"{segment_path(tmp_path, 2)}: No such file or directory; the segment was del",
         ):
             spool.commit()
         assert spool.marks == {A: 20, B: 5}
@@ -270,7 +251,7 @@ def test_an_active_segment_that_somebody_changes(tmp_path: Path, change: str) ->
             with path.open("r+b") as file:
                 file.truncate(len(data) + (500 if change == "longer" else -500))
         spool.append(run(A, 31, 40))
-        with pytest.raises(SpoolGone, match=f"{path}: .*goes on in"):
+        with pytest.raises(SpoolGone, match=f"{path}: .*continues in a"):
             spool.commit()
         assert spool.commit() == {A: 40}
     view = SpoolReader(tmp_path)
@@ -299,7 +280,7 @@ def test_after_a_failed_fdatasync_the_segment_is_never_written_again(
         patch.setattr(os, "fdatasync", failing)
         for _ in range(2):
             with pytest.raises(
-                SpoolFailed, match=r"Input/output error; look at the disk \(dmesg, smartctl\)"
+                SpoolFailed, match=r"Input/output error; check the disk \(dmesg, smartctl\)"
             ):
                 spool.commit()
     assert spool.marks == {A: 10}
@@ -399,7 +380,7 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
     tmp_path.chmod(0o500)
-    with pytest.raises(SpoolReadOnly, match="make it writable for this user"):
+    with pytest.raises(SpoolReadOnly, match="make the path writable for this user"):
         opened(tmp_path / "spool")
     tmp_path.chmod(0o700)
 
@@ -428,6 +409,6 @@ def test_a_slice_of_what_was_trimmed(tmp_path: Path) -> None:
         slices = view.slices({}, view.high())
         view.register("spark", {"a1.5": 50})
         assert spool.trim().segments > 0
-        with pytest.raises(SpoolTrimmed, match="register a reader so that what it needs is kept"):
+        with pytest.raises(SpoolTrimmed, match="register a reader to keep unread messages"):
             list(view.records(slices[0]))
         assert [record.last for record in view.records(slices[-1])][-1] == 100

@@ -108,7 +108,7 @@ def test_a_damaged_header_of_the_very_last_record_of_a_stream(spool: Path) -> No
     path, offset, size_bytes = record_of(spool, "b2.7", 60)
     flip(path, offset + 40)
     assert [(each.offset, each.what) for each in check(spool).problems] == [
-        (offset, f"{size_bytes} bytes are no record")
+        (offset, f"{size_bytes} bytes are not a record")
     ]
     repair(spool)
     with opened(spool) as writer:
@@ -150,7 +150,7 @@ def test_a_missing_segment(spool: Path) -> None:
         rows_of(SpoolReader(spool))
     report = check(spool)
     assert any(
-        each.path == segment_path(spool, gone.number) and "not there" in each.what
+        each.path == segment_path(spool, gone.number) and "missing" in each.what
         for each in report.problems
     )
     assert {
@@ -197,9 +197,7 @@ def test_a_lost_description_is_made_again(spool: Path) -> None:
             (spool / "spool.json").unlink()
         with pytest.raises(SpoolError):
             check(spool)
-        assert [each.what for each in repair(spool).problems] == [
-            "the description was not readable"
-        ]
+        assert [each.what for each in repair(spool).problems] == ["the description was unreadable"]
         found = SpoolReader(spool).info
         assert (found.group, found.spool_id, found.name, found.node) == (
             before.group,

@@ -48,7 +48,7 @@ def test_a_full_spool_waits_for_its_readers(tmp_path: Path) -> None:
         assert spool.usage().used_bytes <= 100_000
         with pytest.raises(
             SpoolFull,
-            match=r"the limit is 100000; it goes on when its readers \(spark\) have read on",
+            match=r"the limit is 100000; commits wait until the readers \(spark\) advance",
         ):
             spool.commit()
         for _ in range(20):

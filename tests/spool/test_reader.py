@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gapless.spool import SpoolMismatch, SpoolReader, SpoolTrimmed
+from gapless.identity import Address
+from gapless.spool import SpoolCorrupt, SpoolMismatch, SpoolReader, SpoolTrimmed
+from gapless.spool.format import PREAMBLE_BYTES
 from gapless.spool.reader import fair_share
-from gapless.spool.segment_file import list_segments
+from gapless.spool.segment_file import list_segments, segment_path
 from tests.support.deliveries import A, B, C, expected, opened, pieces, rows_of, run
 
 
@@ -234,3 +236,29 @@ def test_an_old_view_of_a_trimmed_spool_says_so(tmp_path: Path) -> None:
         view.refresh()
         assert view.low()["a1.5"] > 0
         assert rows_of(view).get("a1.5", []) == expected(A, view.low()["a1.5"] + 1, 100)
+
+
+@pytest.mark.parametrize("streams", [(A,), (A, B, C)])
+def test_a_reader_gives_all_messages_or_says_that_some_are_missing(
+    tmp_path: Path, streams: tuple[Address, ...]
+) -> None:
+    """Every byte of every record is flipped: also of the first and the last of a stream."""
+    with opened(tmp_path) as spool:
+        for origin in streams:
+            spool.append(run(origin, 1, 2))
+        for origin in streams:
+            spool.append(run(origin, 3, 4))
+        spool.commit()
+        path = segment_path(tmp_path, 1)
+        data = path.read_bytes()
+        whole = rows_of(SpoolReader(tmp_path))
+        said: list[str] = []
+        for at in range(PREAMBLE_BYTES, len(data)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
+            try:
+                assert rows_of(SpoolReader(tmp_path)) == whole, f"byte {at}"
+            except SpoolCorrupt as error:
+                said.append(str(error))
+        path.write_bytes(data)
+        assert len(said) > (len(data) - PREAMBLE_BYTES) // 2
+        assert all("gapless spool repair" in each for each in said)

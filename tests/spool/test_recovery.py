@@ -248,7 +248,10 @@ def test_a_segment_shorter_than_what_was_committed_is_damage(disk: Disk) -> None
 def test_a_missing_newest_segment_is_reported(disk: Disk) -> None:
     disk.segment.unlink()
     with opened(disk.root) as spool:
-        assert "is not there, though messages were committed to it" in spool.recovered.damage[0]
+        assert (
+            "the segment is missing, although it has committed messages"
+            in spool.recovered.damage[0]
+        )
         spool.append(run(A, 1, 4))
         spool.commit()
     assert list_segments(disk.root) == [2], "the number of a lost segment is not used again"
@@ -273,7 +276,7 @@ def test_an_unknown_kind_is_skipped_if_it_may_be(disk: Disk) -> None:
 def test_an_unknown_kind_is_refused_if_it_may_not_be_skipped(disk: Disk) -> None:
     rewrite(disk, 9)
     with pytest.raises(
-        SpoolVersion, match=r"a record of the unknown kind 9 at .*; install a later Gapless"
+        SpoolVersion, match=r"a record of the unknown kind 9 at .*; install a newer Gapless"
     ):
         opened(disk.root)
     with pytest.raises(SpoolVersion, match="unknown kind 9"):
@@ -288,7 +291,7 @@ def test_a_later_format_is_refused(disk: Disk) -> None:
         lambda: SpoolReader(disk.root),
     ):
         with pytest.raises(
-            SpoolVersion, match="has format 2, this Gapless reads up to 1; install a later one"
+            SpoolVersion, match="has format 2, but this Gapless reads up to 1; install a newer"
         ):
             attempt()
 

@@ -36,6 +36,7 @@ from gapless.wire.frames import (
     Leave,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     StateAsk,
     StateChunk,
@@ -169,6 +170,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     (Alive(ORIGIN, None, includes_receiver=False, reply_wanted=True), f"12 04 1000 {ORIGIN_HEX}"),
     (Alive(ORIGIN, VIEW, includes_receiver=False), f"12 01 2400 {ORIGIN_HEX} {VIEW_HEX}"),
     (
+        Alive(ORIGIN, VIEW, includes_receiver=False, expelled=True),
+        f"12 09 2400 {ORIGIN_HEX} {VIEW_HEX}",
+    ),
+    (
         Alive(ORIGIN, VIEW, includes_receiver=True, reply_wanted=True),
         f"12 07 2400 {ORIGIN_HEX} {VIEW_HEX}",
     ),
@@ -181,6 +186,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     (
         NewView(ORIGIN, VIEW, BASE_VIEW, 0x0201, 0x0301, b"d"),
         f"14 01 3d00 {ORIGIN_HEX} {VIEW_HEX} 0102 0103 {BASE_VIEW_HEX} 64",
+    ),
+    (
+        NameTaken(RosterEntry(ORIGIN, "n", b"\x01"), SECOND),
+        f"1d 00 2400 {ORIGIN_HEX} {SECOND_HEX} 01 01 6e 01",
     ),
     (AskView(ORIGIN), f"15 00 1000 {ORIGIN_HEX}"),
     (Beacon(ORIGIN, VIEW, ()), f"16 00 2600 {ORIGIN_HEX} {VIEW_HEX} 0000"),
@@ -372,7 +381,9 @@ starts = st.just(()) | progress().map(
 @st.composite
 def alive_frames(draw: st.DrawFn) -> Alive:
     view = draw(st.none() | view_ids)
-    return Alive(draw(members), view, view is not None and draw(st.booleans()), draw(st.booleans()))
+    included = view is not None and draw(st.booleans())
+    expelled = view is not None and not included and draw(st.booleans())
+    return Alive(draw(members), view, included, draw(st.booleans()), expelled)
 
 
 @st.composite
@@ -421,6 +432,7 @@ frame_kinds: dict[str, st.SearchStrategy[Frame]] = {
     "state ask": st.builds(StateAsk, members, u64, starts),
     "state offer": state_offer_frames(),
     "state pull": st.builds(StatePull, members, u64, st.integers(0, SEQNO_MAX - U32_MAX), u32),
+    "name taken": st.builds(NameTaken, places, members),
     "state chunk": st.builds(StateChunk, members, u64, st.integers(0, SEQNO_MAX - 50), bodies),
 }
 frame_lists = st.lists(st.one_of(*frame_kinds.values()), min_size=1, max_size=6)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gapless_lab.process import LabProcess
-from gapless_lab.spark_cluster import START_TIMEOUT_S, server_environ
+from gapless_lab.spark_cluster import server_environ
 from pyspark_gapless.runtime.spark_install import find_installation
 
 
@@ -41,7 +41,7 @@ def connect_server(
     server = LabProcess("connect", command, folder, environ, merged=True)
     try:
         started = r"Spark Connect server started at: \S+:(\d+)"
-        port = server.wait_for_output(started, START_TIMEOUT_S)[1]
+        port = server.wait_for_output(started)[1]
         yield f"sc://127.0.0.1:{port}"
     finally:
         server.kill()

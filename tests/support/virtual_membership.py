@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapless.config import Config
 from gapless.identity import Address, group_id
-from gapless.protocol.events import Expelled, Left, ViewInstalled
+from gapless.protocol.events import Expelled, Left, NameInUse, ViewInstalled
 from gapless.protocol.member import Member
 from gapless.protocol.ready import ANYONE, Ready
 from tests.support.virtual_group import MS, SECOND as S, VirtualGroup
@@ -156,7 +156,7 @@ class MembershipGroup(VirtualGroup[str, Member]):
         for delivery in ready.deliveries[ready.before_view :]:
             self._note_delivery(host, delivery)
         host.events += ready.events
-        if any(isinstance(event, (Expelled, Left)) for event in ready.events):
+        if any(isinstance(event, (Expelled, Left, NameInUse)) for event in ready.events):
             self.crash(name)
             if self.rejoin and any(isinstance(event, Expelled) for event in ready.events):
                 self.join(name, durable=host.options.get("name", ""), **host.join_options)

@@ -33,7 +33,10 @@ def helper() -> None: ...
 
 
 def checkout(root: Path, tests: str = TESTS, page: str = PAGE) -> Path:
-    for name, text in {"docs/behaviours.md": page, "tests/protocol/test_x.py": tests}.items():
+    for name, text in {
+        "docs/internals/behaviours.md": page,
+        "tests/protocol/test_x.py": tests,
+    }.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -113,7 +116,7 @@ def test_many_tests_are_shortened(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("spoil", "hint"),
     [
-        ("docs/behaviours.md", "--root"),
+        ("docs/internals/behaviours.md", "--root"),
         ("tests", "--root"),
         ("page without rows", "has no row"),
         ("page with a row twice", "two rows for X1-01"),
@@ -126,9 +129,9 @@ def test_a_bad_checkout_gets_one_clear_line(
     spoil: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = checkout(tmp_path)
-    page, test = root / "docs/behaviours.md", root / "tests/protocol/test_x.py"
+    page, test = root / "docs/internals/behaviours.md", root / "tests/protocol/test_x.py"
     actions: dict[str, Callable[[], object]] = {
-        "docs/behaviours.md": page.unlink,
+        "docs/internals/behaviours.md": page.unlink,
         "tests": lambda: (root / "tests").rename(root / "other"),
         "page without rows": lambda: page.write_text("# Behaviours\n"),
         "page with a row twice": lambda: page.write_text(PAGE + "| X1-01 | Again. | |\n"),
@@ -150,7 +153,7 @@ def test_outside_of_any_checkout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _complains([], "there is no docs/behaviours.md", capsys)
+    _complains([], "there is no docs/internals/behaviours.md", capsys)
 
 
 def _complains(arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:

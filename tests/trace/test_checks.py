@@ -140,11 +140,11 @@ def test_each_check_has_a_bad_trace_and_a_twin_in_the_simulator() -> None:
 
 
 def test_the_page_names_the_checks_and_the_events() -> None:
-    page = (DOCS / "invariants.md").read_text(encoding="utf-8")
+    page = (DOCS / "internals/invariants.md").read_text(encoding="utf-8")
     named = re.search(r"A recorded trace shows (.+?):", page, re.DOTALL)
     assert named is not None
     assert re.findall(r"[SL]\d+", named[1]) == list(CHECKS)
-    events = (DOCS / "traces.md").read_text(encoding="utf-8")
+    events = (DOCS / "reference/traces.md").read_text(encoding="utf-8")
     assert [event for event in EVENTS if not re.search(rf"\b{event}\b", events)] == []
 
 

@@ -175,7 +175,16 @@ def test_a_full_disk_stops_the_recorder_and_not_the_group(tmp_path: Path) -> Non
     assert child.returncode == 0, complaints
     said = json.loads(out)
     assert said["told"] == 1
-    assert len([line for line in said["logged"] if "ends here: File too large" in line]) == 1
+    assert (
+        len(
+            [
+                line
+                for line in said["logged"]
+                if "recording stopped" in line and "File too large" in line
+            ]
+        )
+        == 1
+    )
     assert [life.whole for life in incarnations_of(tmp_path) if life.own] == [True]
     seal(tmp_path)
     assert [life.whole for life in incarnations_of(tmp_path) if life.own] == [False]
@@ -436,7 +445,7 @@ def test_one_recorder_is_for_one_member(tmp_path: Path) -> None:
     made = Recorder(tmp_path)
     with (
         gathering(1, trace=made) as (guest,),
-        pytest.raises(LocalProtocolError, match="one for each"),
+        pytest.raises(LocalProtocolError, match="a Recorder for each join"),
     ):
         MemberHandle("g", guest.handle.transport, trace=made)
 
@@ -465,7 +474,7 @@ def test_a_recorder_that_is_closed_leaves_its_member_alone(tmp_path: Path) -> No
         ({"trace": "x", "trace_mode": "half"}, "expected full, sampled, or sampled:N"),
         ({"trace": "x", "trace_mode": "sampled:1"}, "expected full, sampled, or sampled:N"),
         ({"trace": "x", "trace_mode": "full:9"}, "expected full, sampled, or sampled:N"),
-        ({"trace_mode": "full"}, "folder of trace="),
+        ({"trace_mode": "full"}, "a folder as trace="),
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:
@@ -513,7 +522,7 @@ def test_what_is_no_trace_is_named(tmp_path: Path) -> None:
     recorder(tmp_path).close()
     (side,) = tmp_path.rglob("lives.jsonl")
     side.write_text(side.read_text() + '{"colour": 1}\n')
-    with pytest.raises(GaplessError, match=r"lives\.jsonl:2: expected a life"):
+    with pytest.raises(GaplessError, match=r"lives\.jsonl:2: expected an incarnation"):
         read(tmp_path)
 
 

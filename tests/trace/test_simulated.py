@@ -48,7 +48,7 @@ def test_one_seed_and_a_folder_that_is_taken(
         )
     capsys.readouterr()
     assert run(["sim", "9", "--trace", place]) == 2
-    assert "holds a trace already" in capsys.readouterr().err
+    assert "already has a trace" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("profile", ["nakack4", "nakack", "ordered", "classic", "unicast2"])

@@ -2,6 +2,7 @@
 
 import select
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ from gapless.errors import ConfigError, TransportError
 from gapless.identity import Address, View
 from gapless.locator import Locator
 from gapless.protocol.events import Located, ViewInstalled
+from gapless.protocol.membership.failure_detector import DeathEvidence
 from gapless.protocol.ready import ANYONE, Transmit
 from gapless.transport import UdpMesh, UdpMulticast
 from gapless.transport.udp import gso_batches
@@ -162,10 +164,12 @@ def test_a_port_that_is_taken_gives_way_to_the_next(opened: Opener) -> None:
     first, second, third = free_ports(3)
     assert opened(ports=[first, second, third]).locator.port == first
     assert opened(ports=[first, second, third]).locator.port == second
-    with pytest.raises(TransportError, match=f"port {first} on 127.0.0.1: in use; name a range"):
+    with pytest.raises(
+        TransportError, match=f"port {first} on 127.0.0.1: already in use; try a range"
+    ):
         opened(ports=first)
     with pytest.raises(
-        TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: in use"
+        TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: already in use"
     ):
         opened(ports=[first, second])
 
@@ -173,8 +177,8 @@ def test_a_port_that_is_taken_gives_way_to_the_next(opened: Opener) -> None:
 @pytest.mark.parametrize(
     ("host", "ports", "error", "text"),
     [
-        ("192.0.2.77", 0, TransportError, "192.0.2.77: this machine does not have that address"),
-        ("0.0.0.0", 0, ConfigError, "0.0.0.0 is not an address that others reach"),
+        ("192.0.2.77", 0, TransportError, "192.0.2.77: not an address of this machine"),
+        ("0.0.0.0", 0, ConfigError, "0.0.0.0 is not an address of one member"),
         ("localhost", 0, ConfigError, "'localhost' is not an IP address"),
         ("127.0.0.1", 70_000, ConfigError, "expected numbers from 0"),
         ("127.0.0.1", [], ConfigError, "expected numbers from 0"),
@@ -200,7 +204,7 @@ def test_the_buffer_that_was_granted_is_known(opened: Opener) -> None:
     small = opened(receive_buffer_bytes=20_000)
     assert small.receive_buffer_bytes == 20_000
     large = opened(receive_buffer_bytes=1 << 30)
-    granted = large.sockets()[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    granted = large._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     assert large.receive_buffer_bytes in {granted, granted // 2}
     assert large.receive_buffer_bytes < 1 << 30, "no machine grants that much"
 
@@ -226,7 +230,7 @@ def test_multicast_does_not_hear_itself(
     datagrams = [bytes([number]) * 500 for number in range(20)]
     a.send([Transmit(None, datagram) for datagram in datagrams])
     assert heard(b, 20) == heard(c, 20) == datagrams
-    assert bool(select.select(a.sockets(), [], [], 0)[0]) != filters, (
+    assert bool(select.select(a.sockets()[1:2], [], [], 0)[0]) != filters, (
         "the kernel keeps what comes back"
     )
     b.send([Transmit(None, b"from b"), Transmit(A, b"for a")])
@@ -268,11 +272,14 @@ def test_what_is_for_one_is_not_held_back_for_ever(opened: Opener) -> None:
 
 def test_multicast_without_a_group_says_so(opened: Opener) -> None:
     with pytest.raises(
-        TransportError, match=r"no multicast group can be used from 127.0.0.1:[0-9]+: none is named"
+        TransportError,
+        match=r"no multicast group can be used from 127.0.0.1:[0-9]+: discovery names none",
     ):
         opened(kind=UdpMulticast)
     discovery = Discovery([Multicast("239.255.77.1", interface="192.0.2.77")])
-    with pytest.raises(TransportError, match=r"cannot use 239.255.77.1 on 192.0.2.77"):
+    with pytest.raises(
+        TransportError, match=r"cannot use the multicast group 239.255.77.1 on 192.0.2.77"
+    ):
         opened(kind=UdpMulticast, discovery=discovery)
 
 
@@ -287,3 +294,63 @@ def test_full_buffers_and_missing_routes_are_counted() -> None:
     assert answer["send.ENETUNREACH"] == 1
     assert answer["send.EAGAIN"] > 0
     assert set(answer) == {"send.ENETUNREACH", "send.EAGAIN"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps the errors of a network")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("offload", [True, False])
+def test_a_refused_datagram_is_evidence_against_exactly_the_incarnation_it_was_for(
+    opened: Opener, host: str, offload: bool
+) -> None:
+    """The errors of the refused ones cost no datagram to anybody else, and wake nobody for ever."""
+    a, b, c = (opened(host, offload=offload) for _ in range(3))
+    meet(a, b, c)
+    b.close()
+    for incarnation, evidence in ((1, DeathEvidence.REFUSED), (7, DeathEvidence.CLOSED)):
+        a.send([Transmit(B, encode(1, A, (Leave(A),), incarnation))] * 3)
+        for number in range(20):
+            a.send([Transmit(C, bytes([number]) * 50)])
+        assert heard(c, 20) == [bytes([number]) * 50 for number in range(20)]
+        while not a.book.evidence:
+            assert select.select(a.sockets(), [], [], 5)[0]
+            a.receive(64)
+        assert a.book.take_evidence() == [(B, evidence)]
+        a.receive(64)
+        assert not select.select(a.sockets()[:1], [], [], 0)[0], "every error was read"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps the errors of a network")
+def test_a_refused_datagram_to_a_stranger_is_evidence_against_nobody(opened: Opener) -> None:
+    a, b, c = (opened() for _ in range(3))
+    meet(a, c)
+    a.book.learn_source(C, b.locator.sockaddr)
+    b.close()
+    a.send([Transmit(C, encode(1, A, (Leave(A),), 1))])
+    select.select(a.sockets(), [], [], 5)
+    a.receive(64)
+    assert not a.book.evidence
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps the errors of the network")
+def test_refusals_of_others_cost_no_datagram_though_the_socket_is_full(opened: Opener) -> None:
+    """A full receive buffer leaves no room for the errors; the next call reports them all the same.
+
+    Strangers can make a member answer at places where nobody is, while they fill its buffer.
+    """
+    one = opened(discovery=Discovery([]), receive_buffer_bytes=4096)
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone,
+    ):
+        other.bind(("127.0.0.1", 0))
+        gone.bind(("127.0.0.1", 0))
+        nowhere = gone.getsockname()
+        gone.close()
+        for size_bytes in (*[1000] * 1000, *[1] * 1000):
+            other.sendto(bytes(size_bytes), one.locator.sockaddr)
+        for number in range(50):
+            one._send_one(b"answer to nobody", nowhere)
+            one._send_one(b"%d" % number, other.getsockname())
+        other.settimeout(10)
+        assert [other.recv(100) for _ in range(50)] == [b"%d" % number for number in range(50)]
+        assert not one.problems.counters["send.ECONNREFUSED"]

@@ -38,6 +38,7 @@ from gapless.wire.frames import (
     Leave,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     StateAsk,
     StateChunk,
@@ -117,7 +118,7 @@ def test_a_part_that_fills_its_room_fills_the_frame(max_frame_bytes: int) -> Non
 
 def test_kinds_kept_free_do_not_meet_the_kinds_in_use() -> None:
     free = {*codec.MEMBERSHIP_KINDS, *codec.UNICAST_KINDS}
-    assert len(free) == 18
+    assert len(free) == 17
     assert free.isdisjoint(codec._DECODERS)
 
 
@@ -267,6 +268,7 @@ wild_frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(StateAsk, wild_addresses, wild, wild_progress),
     st.builds(StateOffer, wild_addresses, wild, wild, wild, wild_bodies),
     st.builds(StatePull, wild_addresses, wild, wild, wild),
+    st.builds(NameTaken, wild_places, wild_addresses),
     st.builds(StateChunk, wild_addresses, wild, wild, wild_bodies),
 )
 
@@ -367,6 +369,8 @@ BAD_FRAMES: list[Frame] = [
     *(kind(NOBODY) for kind in (Leave, AskView)),
     Alive(NOBODY, VIEW, includes_receiver=False),
     Alive(ORIGIN, None, includes_receiver=True),
+    Alive(ORIGIN, None, includes_receiver=False, expelled=True),
+    Alive(ORIGIN, VIEW, includes_receiver=True, expelled=True),
     *(
         Alive(ORIGIN, ViewId(number, FIRST), includes_receiver=False)
         for number in (-1, 0, U32_MAX + 1)
@@ -406,6 +410,8 @@ BAD_FRAMES: list[Frame] = [
     StatePull(NOBODY, 1, 0, 1),
     StatePull(ORIGIN, 1, SEQNO_MAX, 1),
     StatePull(ORIGIN, 1, 0, U32_MAX + 1),
+    NameTaken(RosterEntry(NOBODY, "n"), SECOND),
+    NameTaken(RosterEntry(ORIGIN, "n"), NOBODY),
     StateChunk(NOBODY, 1, 0, b"x"),
     StateChunk(ORIGIN, 1, 0, b""),
     StateChunk(ORIGIN, 1, SEQNO_MAX, b"x"),
@@ -470,7 +476,7 @@ def test_the_checksum_of_a_bare_datagram_ends_before_its_messages(
 
 @pytest.mark.parametrize("frames", [[], [Ack(SENDER, 1, 1)], [Data(Run.of(SENDER, 1, [b"x"]))] * 2])
 def test_only_one_data_frame_can_be_bare(frames: list[Frame]) -> None:
-    with pytest.raises(LocalProtocolError, match="one DATA frame"):
+    with pytest.raises(LocalProtocolError, match="single DATA frame"):
         encode(GROUP, SENDER, frames, None, bare=True)
 
 
@@ -502,7 +508,7 @@ def test_a_long_run_goes_to_the_end_of_its_datagram(
 def test_a_long_frame_is_the_last_of_its_datagram() -> None:
     long, ack = Data(Run.of(SENDER, 5, [b"x" * 60_000] * 2)), Ack(SENDER, 1, 1)
     assert decode(encode(GROUP, SENDER, [ack, long])).frames == (ack, long)
-    with pytest.raises(LocalProtocolError, match="last of its datagram"):
+    with pytest.raises(LocalProtocolError, match="last frame of the datagram"):
         encode(GROUP, SENDER, [long, ack])
 
 

@@ -44,6 +44,7 @@ from gapless.wire.frames import (
     Leave,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     StateAsk,
     StateChunk,
@@ -108,6 +109,7 @@ FRAMES: list[Frame] = [
     StateOffer(A, 7, 0, 1, b"offer"),
     StatePull(A, 7, 100, 1000),
     StateChunk(A, 7, 100, b"state"),
+    NameTaken(RosterEntry(A, "anna", b"locator"), B),
 ]
 """Every kind of frame, and every kind of epoch where there may be one."""
 

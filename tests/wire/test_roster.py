@@ -107,7 +107,7 @@ def test_what_is_no_change_is_not_told_as_one(base: Roster, roster: Roster) -> N
     if is_change(roster, base):
         assert decode_roster(roster.id, encode_roster(roster, base), base) == roster
     else:
-        with pytest.raises(LocalProtocolError, match="keeps the order"):
+        with pytest.raises(LocalProtocolError, match="keep the order"):
             encode_roster(roster, base)
 
 

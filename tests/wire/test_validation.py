@@ -178,7 +178,7 @@ REFUSED: list[tuple[str, str, bytes]] = [
     ("length", "an UNRELIABLE that promises less", raw(raw_frame(10, raw_run(payload=b"xy")))),
     ("kind", "kind zero", raw(raw_frame(0, pack("<QI", 1, 1)))),
     ("kind", "the kind after the last", raw(raw_frame(11, pack("<QI", 1, 1)))),
-    ("kind", "the first kind kept free for membership", raw(raw_frame(0x1D, b""))),
+    ("kind", "the first kind kept free for membership", raw(raw_frame(0x1E, b""))),
     ("kind", "the last kind kept free for membership", raw(raw_frame(0x1F, b""))),
     ("kind", "a kind kept free for unicast", raw(raw_frame(0x21, pack("<Q", LINK), flags=0x40))),
     ("count", "a DATA with no message", raw(raw_data(lengths=(), payload=b""))),
@@ -282,6 +282,7 @@ OF_THE_GROUP: dict[int, tuple[str, bytes]] = {
     0x1A: ("STATE_OFFER", pack("<Q", 1) + PARTS + b"x"),
     0x1B: ("STATE_PULL", pack("<QQI", 1, 1, 1)),
     0x1C: ("STATE_CHUNK", pack("<QQ", 1, 1) + b"x"),
+    0x1D: ("NAME_TAKEN", pack("<QQ", 1, 2) + pack("<BB", 1, 1) + b"nl"),
 }
 """A good body of each kind about membership and state, without flags."""
 GROUP_FLAGS = {0x10: 1, 0x12: 7, 0x13: 1, 0x14: 1, 0x18: 1}
@@ -471,7 +472,7 @@ def test_every_truncation_of_every_kind_is_refused_even_with_a_good_checksum() -
 def test_every_flipped_bit_is_noticed(frames: list[Frame], where: int, bit: int) -> None:
     datagram = bytearray(encode(GROUP, SENDER, frames))
     datagram[where % len(datagram)] ^= 1 << bit
-    assert reason_of(bytes(datagram)) in {"magic", "version", "bare", "checksum"}
+    assert reason_of(bytes(datagram)) in {"magic", "version", "sealed", "bare", "checksum"}
 
 
 @pytest.mark.parametrize("addressee", [None, 0x1800_0001])

@@ -1,4 +1,4 @@
-"""docs/wire.md says what the code does: its tables, its limits, its reasons and its example."""
+"""The wire page says what the code does: its tables, its limits, its reasons and its example."""
 
 import re
 from pathlib import Path
@@ -43,6 +43,7 @@ from gapless.wire.frames import (
     Alive,
     Beacon,
     Join,
+    NameTaken,
     NewView,
     StateAsk,
     StateChunk,
@@ -53,7 +54,7 @@ from gapless.wire.primitives import REASONS
 from gapless.wire.validation import HAS_START
 from tests.support.frames import GOLDEN
 
-PAGE = (Path(__file__).parents[2] / "docs/wire.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/wire.md").read_text(encoding="utf-8")
 ORIGIN = Address(1, 1)
 KINDS = {
     getattr(codec, name): name
@@ -75,7 +76,7 @@ KINDS = {
             "MERGE_ASK",
             "MERGE_REPLY",
         ),
-        *("STATE_ASK", "STATE_OFFER", "STATE_PULL", "STATE_CHUNK"),
+        *("STATE_ASK", "STATE_OFFER", "STATE_PULL", "STATE_CHUNK", "NAME_TAKEN"),
     )
 }
 
@@ -119,11 +120,12 @@ LAYOUTS: list[tuple[str, str, int, list[Struct]]] = [
     ("STATE_OFFER", "offset", 20, [control_frames._OFFER]),
     ("STATE_PULL", "offset", 20, [control_frames._PULL]),
     ("STATE_CHUNK", "offset", 20, [control_frames._CHUNK]),
+    ("NAME_TAKEN", "offset", 20, [fields.ADDRESS, fields.ENTRY_LENGTHS]),
     ("Rosters", "offset", 0, [roster._WHOLE]),
     ("Rosters", "in a change", 0, [roster._CHANGE]),
-    ("Rosters", "in a place", 0, [fields.ADDRESS, fields.ENTRY_LENGTHS]),
+    ("Rosters", "in an entry", 0, [fields.ADDRESS, fields.ENTRY_LENGTHS]),
     ("Offers", "offset", 0, [state_offer._OFFER]),
-    ("Offers", "in the aside", 0, [state_offer._OUT_OF_BAND]),
+    ("Offers", "in the out-of-band entry", 0, [state_offer._OUT_OF_BAND]),
 ]
 SIZES = {"B": 1, "H": 2, "I": 4, "Q": 8, "2s": 2}
 
@@ -159,10 +161,10 @@ def test_the_kinds_are_those_of_the_code() -> None:
 
 def test_the_flags_are_those_of_the_code() -> None:
     run = {
-        "PIECE": FRAGMENT,
-        "BEGIN": FIRST_FRAGMENT,
-        "END": LAST_FRAGMENT,
-        "NOT_BACK": NO_LOOPBACK,
+        "FRAGMENT": FRAGMENT,
+        "FIRST_FRAGMENT": FIRST_FRAGMENT,
+        "LAST_FRAGMENT": LAST_FRAGMENT,
+        "NO_LOOPBACK": NO_LOOPBACK,
         "ACKED": ACKED,
     }
     assert flags_of("DATA") == {
@@ -171,17 +173,18 @@ def test_the_flags_are_those_of_the_code() -> None:
         "EPOCH": codec.EPOCH,
         "REPAIR": codec.REPAIR,
     }
-    assert flags_of("TAIL") == {"STARTS": HAS_START, "EPOCH": codec.EPOCH}
-    assert flags_of("OUT_OF_BAND") == {"NOT_BACK": NO_LOOPBACK, "ALONE": PRIVATE}
-    assert flags_of("UNRELIABLE") == {"NOT_BACK": NO_LOOPBACK}
+    assert flags_of("TAIL") == {"HAS_START": HAS_START, "EPOCH": codec.EPOCH}
+    assert flags_of("OUT_OF_BAND") == {"NO_LOOPBACK": NO_LOOPBACK, "PRIVATE": PRIVATE}
+    assert flags_of("UNRELIABLE") == {"NO_LOOPBACK": NO_LOOPBACK}
     assert flags_of("CLOSE") == {"EPOCH": codec.EPOCH}
     assert flags_of("JOIN") == {"RELAY": control_frames.RELAY}
     assert flags_of("ALIVE") == {
         "IN_VIEW": control_frames.IN_VIEW,
-        "YOU": control_frames.INCLUDES_RECEIVER,
-        "ANSWER": control_frames.REPLY_WANTED,
+        "INCLUDES_RECEIVER": control_frames.INCLUDES_RECEIVER,
+        "REPLY_WANTED": control_frames.REPLY_WANTED,
+        "EXPELLED": control_frames.EXPELLED,
     }
-    assert flags_of("SUSPECT") == {"PINS": control_frames.SLOW_RECEIVERS}
+    assert flags_of("SUSPECT") == {"SLOW_RECEIVERS": control_frames.SLOW_RECEIVERS}
     assert flags_of("NEW_VIEW") == {"BASE": control_frames.BASE}
     assert flags_of("MERGE_REPLY") == {"WILLING": control_frames.WILLING}
     assert f"`SEALED` {codec.SEALED:#04x}" in section("Header")
@@ -195,7 +198,7 @@ def test_each_kind_has_the_flags_of_its_table_and_no_others(kind: int) -> None:
     name = KINDS[kind]
     named = sum(flags_of(name).values()) if "| flag |" in section(name) else 0
     (epoch,) = [row[1] for row in rows("Epochs", "kind") if name in row[0].split(", ")]
-    assert codec._KNOWN_FLAGS.get(kind, 0) == named | (0 if epoch == "None ever." else codec.EPOCH)
+    assert codec._KNOWN_FLAGS.get(kind, 0) == named | (0 if epoch == "Never." else codec.EPOCH)
 
 
 def flags_of(heading: str) -> dict[str, int]:
@@ -241,7 +244,7 @@ def varying_bytes(frame: Frame) -> int:
         return 32 * len(frame.starts if isinstance(frame, StateAsk) else frame.progress)
     if isinstance(frame, (Suspect, Beacon)):
         return 16 * len(frame.members if isinstance(frame, Suspect) else frame.heard)
-    if isinstance(frame, Join):
+    if isinstance(frame, (Join, NameTaken)):
         return len(frame.entry.name.encode()) + len(frame.entry.locator)
     if isinstance(frame, (NewView, StateOffer, StateChunk)):
         return len(frame.body) + (

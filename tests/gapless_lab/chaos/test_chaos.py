@@ -13,7 +13,7 @@ from gapless_lab.chaos.runner import prepare_class_archive, run_one
 from gapless_lab.chaos.spark_side import SparkSide
 from gapless_lab.chaos.testbed import ChaosTestbed
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("cluster")
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from gapless.errors import ConfigError
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless_lab.exactness import StreamRows, missing_by_incarnation
+from gapless_lab.plans import SETTINGS
 from gapless_lab.sensor_pipeline import readings
-from gapless_lab.sensor_pipeline.plan import SETTINGS, PipelineInfo, PipelinePlan, locked
+from gapless_lab.sensor_pipeline.plan import PipelineInfo, PipelinePlan, locked
 from gapless_lab.sensor_pipeline.report import missing_by_stream
 from gapless_lab.sensor_pipeline.testbed import MAX_LEAD, SensorTestbed, send_limit
 from gapless_lab.sensor_pipeline.worker import SensorProducer
@@ -123,7 +124,10 @@ class Group:
         self.plan = PipelinePlan(output=folder)
         transport = lossy_transport(GROUP, self.plan.discovery_dir, 0.05, 1, "collector")
         self.collector = Collector(
-            self.plan.spool_dir, GROUP, transport=transport, config=Config.make(**SETTINGS)
+            self.plan.spool_dir,
+            GROUP,
+            transport=transport,
+            config=Config.make(**SETTINGS["pipeline"]),
         )
 
     def high(self) -> dict[str, int]:
@@ -135,7 +139,7 @@ class Group:
         """Run producers until each has everything acknowledged; return how many each has sent."""
         task = self.plan.member_task(
             group=GROUP,
-            settings=SETTINGS,
+            settings=SETTINGS["pipeline"],
             seed=1,
             rate=None,
             messages=messages,
@@ -144,7 +148,7 @@ class Group:
             started = [testbed.start_member(number + 1) for number in range(producers)]
             testbed.start_load()
             testbed.wait_until(lambda: testbed.is_done, "not everything is acknowledged", 120)
-            testbed.end()
+            testbed.stop()
             return [member.newly_acknowledged for member in started]
 
     def ledger(self, producer: int) -> Path:
@@ -189,7 +193,9 @@ def test_no_producer_runs_far_ahead() -> None:
 
 def test_a_producer_stops_at_its_limit(tmp_path: Path) -> None:
     plan = PipelinePlan(output=tmp_path)
-    task = plan.member_task(group=GROUP, settings=SETTINGS, seed=1, rate=None, messages=450)
+    task = plan.member_task(
+        group=GROUP, settings=SETTINGS["pipeline"], seed=1, rate=None, messages=450
+    )
     producer = SensorProducer(task)
     producer.allow(1)
     batches = producer._batches()
@@ -217,10 +223,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "loss of nothing known": ({"loss": float("nan")}, "from 0 to 0.5"),
     "a slow rate": ({"rate": 0.5}, "expected 1 to"),
     "no time": ({"seconds": 0.0}, "more than 0"),
-    "no master": ({"master": "loca"}, "no master that Spark knows"),
+    "no master": ({"master": "loca"}, "is not a Spark master"),
     "connect": ({"master": "sc://host:15002"}, "behind Spark Connect"),
-    "a pattern": ({"output": Path("out[1]")}, "name another folder"),
-    "two paths": ({"spool": Path("a,b")}, "name another folder"),
+    "a pattern": ({"output": Path("out[1]")}, "use another folder"),
+    "two paths": ({"spool": Path("a,b")}, "use another folder"),
 }
 
 

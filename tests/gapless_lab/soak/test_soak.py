@@ -9,11 +9,18 @@ import pytest
 
 from gapless.cli.app import run
 from gapless.errors import ConfigError
-from gapless.trace import read
+from gapless.trace import TraceRow, read
 from gapless.trace.reader import file_sets
 from gapless_lab.nemesis import CONTINUE, KILL, RESTART, STOP
 from gapless_lab.soak import SoakPlan, SoakReport
-from gapless_lab.soak.runner import draw_nemesis_ops, is_at_rest, report
+from gapless_lab.soak.plan import DetectedKill
+from gapless_lab.soak.runner import (
+    AppliedOp,
+    detect_kills,
+    draw_nemesis_ops,
+    is_at_rest,
+    report,
+)
 from tests.support.processes import in_namespace
 
 
@@ -34,6 +41,8 @@ def test_a_soak_breaks_no_invariant(
     code = run(["soak", *arguments, "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (code, found["violations"], found["rested"], found["sound"]) == (0, [], True, True)
+    assert found["unnoticed"] == found["hangs"] == 0
+    assert found["kill_to_view_s"]["max"] > 0
     assert found["lives"] >= 6  # four, one killed and back, one stopped, expelled and back
     assert found["expelled"] >= 1
     assert found["sent"] > 500
@@ -92,6 +101,43 @@ def test_operations_come_from_the_seed_and_hit_different_members() -> None:
     assert all(one.at_s <= other.at_s for one, other in pairwise(ops))
 
 
+def test_operations_repeat_in_every_interval() -> None:
+    ops = draw_nemesis_ops(SoakPlan(members=6, seconds=60, every_s=20))
+    assert [op.action for op in ops].count(KILL) == [op.action for op in ops].count(STOP) == 3
+    for begin_s in (0, 20, 40):
+        own = [op for op in ops if begin_s <= op.at_s < begin_s + 20]
+        assert {op.action for op in own} == {KILL, RESTART, STOP, CONTINUE}
+        assert len({op.victim for op in own}) == 2
+
+
+def _row(event: str, at_ns: int, member: str, members: str = "") -> TraceRow:
+    fields: dict[str, Any] = dict.fromkeys(TraceRow._fields, 0)
+    return TraceRow(
+        **{**fields, "event": event, "t_ns": at_ns, "member": member, "reason": members}
+    )
+
+
+def test_kills_are_timed_by_the_views_of_the_others() -> None:
+    s = 1_000_000_000
+    everyone = "1.1 2.1 3.1 4.1"
+    rows = [_row("BEGIN", 1, member) for member in everyone.split()]
+    rows += [_row("MEMBERS", 2, member, everyone) for member in everyone.split()]
+    rows += [_row("MEMBERS", 10 * s + s // 2, "2.1", "2.1 3.1 4.1")]
+    rows += [_row("MEMBERS", 12 * s, "3.1", "2.1 3.1 4.1")]
+    applied = [AppliedOp(4, STOP, 9 * s), AppliedOp(1, KILL, 10 * s)]
+    assert detect_kills(rows, applied) == [DetectedKill("1.1", 2.0)], "a stopped one cannot know"
+    assert detect_kills(rows[:-1], applied) == [DetectedKill("1.1", None)]
+    unnoticed = SoakReport(True, [], {}, {}, {}, detected=[DetectedKill("1.1", None)])
+    assert not unnoticed.is_sound
+    assert not SoakReport(True, [], {}, {}, {}, hangs=1).is_sound
+    times = [DetectedKill("x", float(number)) for number in range(1, 101)]
+    assert SoakReport(True, [], {}, {}, {}, detected=times).kill_to_view_s() == {
+        "p50": 51.0,
+        "p99": 100.0,
+        "max": 100.0,
+    }
+
+
 def test_rest_is_when_everybody_has_everything() -> None:
     one = {
         "me": "a",
@@ -128,6 +174,7 @@ def test_memory_that_grows_is_not_sound() -> None:
         ({"stops": -1}, "0 to 3"),
         ({"seconds": 0}, "more than 0"),
         ({"rate": 0}, "1 to 10,000"),
+        ({"every_s": 90.0}, "at most the seconds"),
         ({"settings": {"capacity": -1}}, "capacity"),
     ],
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gapless.identity import View
 from gapless.protocol.events import Expelled, Started
-from gapless.wire.frames import Data
+from gapless.wire.frames import Alive, Data
 from tests.support.membership_checks import (
     FAST,
     check_no_twice,
@@ -126,7 +127,9 @@ def test_the_new_life_gets_nothing_that_was_sent_before_it() -> None:
     world.settle()
     world.send("a", b"hello again")
     world.run(1)
-    assert world.hosts["c"].got == [("a", b"hello again")]
+    order = world.hosts["c"].order
+    rejoined = max(at for at, item in enumerate(order) if isinstance(item, View))
+    assert order[rejoined + 1 :] == [b"hello again"]
     assert [event.start for event in events(world, "c", Started) if event.origin == world["a"].me][
         -1
     ] == 20
@@ -158,3 +161,33 @@ def test_restarts_while_the_join_of_the_former_life_is_under_way() -> None:
         assert world.settle() < 2
         assert world["c"].me.incarnation == 2
         check_views(world)
+
+
+def is_admission(source: str, target: str, frame: object) -> bool:
+    """Whether the coordinator tells the joiner c that its view is decided."""
+    return source == "a" and target == "c" and isinstance(frame, Alive) and frame.includes_receiver
+
+
+@pytest.mark.parametrize("misses_the_view", [False, True])
+@pytest.mark.parametrize("heir", [False, True])
+def test_a_member_expelled_before_it_is_admitted_comes_back_as_a_new_one(
+    misses_the_view: bool, heir: bool
+) -> None:
+    """The view with c is decided, and c does not know it when the view without c comes."""
+    world = gathered(2, MembershipGroup(3, **FAST))
+    world.drop = is_admission
+    world.join("c")
+    former = world["c"].me
+    world.wait(lambda: len(members(world, "a")) == len(members(world, "b")) == 3)
+    assert not world["c"].membership.admitted
+    if misses_the_view:
+        world.drop = lambda *way: is_admission(*way) or (way[1] == "c" and is_roster(way[2]))
+    world.step("a", lambda member: member.expel(former, world.now_ns))
+    world.wait(lambda: len(members(world, "a")) == len(members(world, "b")) == 2)
+    if heir:
+        world.crash("a")
+    world.drop = lambda *_: False
+    world.settle()
+    assert world["c"].me.incarnation == former.incarnation + 1
+    assert len(events(world, "c", Expelled)) == 1
+    check_views(world)

@@ -19,7 +19,7 @@ from gapless.protocol.events import (
 )
 from gapless.protocol.membership import coordinator, membership, view_transfer
 from gapless.wire import encode
-from gapless.wire.frames import Alive, Beacon, Data, Frame, Join, NewView
+from gapless.wire.frames import Alive, Beacon, Data, Frame, Join, Nak, NewView
 from tests.support.membership_checks import (
     FAST,
     ArrivalTimer,
@@ -299,7 +299,7 @@ def test_before_the_first_view_nothing_is_delivered_and_nothing_can_be_sent() ->
     for number in range(20):
         world.send("a", b"before %d" % number)
     world.join("c")
-    with pytest.raises(LocalProtocolError, match="not a member yet"):
+    with pytest.raises(LocalProtocolError, match="has no view yet"):
         world["c"].send([b"x"], world.now_ns)
     world.settle()
     world.send("a", b"after")
@@ -534,6 +534,7 @@ def test_a_flood_of_joins_of_nobody_is_bounded_and_does_not_stop_the_group(
         ghost = Address(10_000 + number, 1)
         world["a"].receive(_datagram(ghost, Join(RosterEntry(ghost, "", b"nowhere"))), world.now_ns)
     assert len(world["a"].membership.coordinator.joiners) == 30
+    assert world["a"].counters["dropped.crowded"] == 170
     assert len(world["a"].membership.view_transfer._located) == 60
     assert len(world["a"].membership._asked_ns) <= 40
     world.sent.clear()
@@ -543,6 +544,18 @@ def test_a_flood_of_joins_of_nobody_is_bounded_and_does_not_stop_the_group(
     world.run(3)
     assert {name: len(world.hosts[name].views) for name in before} == before
     assert world["a"].membership.coordinator.joiners == {}
+
+
+def test_a_flood_of_joins_is_relayed_only_in_part() -> None:
+    world = gathered(3)
+    member, relayed = world["b"], 0
+    for number in range(1000):
+        ghost = Address(10_000 + number, 1)
+        join = Join(RosterEntry(ghost, "", b"nowhere"), relay=True)
+        ready = member.receive(_datagram(ghost, join), world.now_ns)
+        relayed += sum(to == world["a"].me for to, _ in ready.transmits)
+    assert relayed == 512
+    assert member.counters["dropped.crowded"] == 1000 - 512
 
 
 def _datagram(sender: Address, frame: Join | Alive) -> bytes:
@@ -571,3 +584,22 @@ def test_what_is_sent_in_answer_to_the_first_view_reaches_everybody() -> None:
     world.run(1)
     assert all(("c", b"hello") in world.hosts[name].got for name in "abc")
     assert not any(isinstance(frame, Data) for _, name, _, frame in world.sent if name in "ab")
+
+
+def test_members_that_join_at_once_ask_nobody_for_a_start_before_they_are_admitted() -> None:
+    """One of them does not confirm, and the others wait; each asked each other all the while."""
+    world = gathered(2, MembershipGroup(10, **FAST))
+    since_ns, last = world.now_ns, "j"
+    world.drop = lambda _, target, frame: target == last and isinstance(frame, NewView)
+    world.join(*"cdefghij")
+    for number in range(10):
+        world.send("a", b"%d" % number)
+        world.run(0.05)
+    world.drop = lambda *_: False
+    world.settle()
+    world.run(1)
+    assert not frames_of(world, Nak, since_ns=since_ns)
+    for name in world.hosts:
+        starts = world[name].endpoint.stream_starts()
+        assert len(starts) == 9
+        assert None not in starts.values()

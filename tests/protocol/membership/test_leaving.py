@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 
 import pytest
 
 from gapless.errors import LocalProtocolError
 from gapless.identity import Address
 from gapless.protocol.events import Expelled, Left, Lost, Stalled, Suspected
-from gapless.wire.frames import Data, Leave
+from gapless.wire.frames import Alive, Data, Leave, Suspect
 from tests.support.membership_checks import (
     FAST,
     ArrivalTimer,
@@ -20,6 +21,7 @@ from tests.support.membership_checks import (
     is_roster,
     lossy,
     members,
+    say,
 )
 from tests.support.virtual_group import SECOND as S
 from tests.support.virtual_membership import MembershipGroup
@@ -68,7 +70,7 @@ def test_nothing_is_sent_any_more_by_one_that_leaves() -> None:
     world = gathered(2)
     world.drop = lambda *_: True
     world.leave("b")
-    with pytest.raises(LocalProtocolError, match="leaving: nothing more is sent"):
+    with pytest.raises(LocalProtocolError, match="leaving: sends are not accepted any more"):
         world["b"].send([b"x"], world.now_ns)
 
 
@@ -83,7 +85,7 @@ def test_a_life_that_is_over_does_nothing_any_more() -> None:
         assert not ready.transmits
         assert not ready.events
         assert ready.deadline_ns is None
-    with pytest.raises(LocalProtocolError, match="over: nothing more is sent"):
+    with pytest.raises(LocalProtocolError, match="over: sends are not accepted any more"):
         member.send([b"x"], world.now_ns)
     with pytest.raises(LocalProtocolError, match="has joined before"):
         member.join(world.now_ns)
@@ -244,3 +246,65 @@ def test_two_neighbours_leave_and_the_coordinator_dies() -> None:
     assert members(world, "d") == ["d", "e"]
     assert events(world, "b", Left)
     assert events(world, "c", Left)
+
+
+def test_one_that_joined_beside_a_dead_member_gets_out_before_the_death_is_noticed() -> None:
+    """The dead member confirms neither the start of the leaver's stream nor the next view."""
+    slow = {"suspect_after": "20s", "verify_timeout": "5s"}
+    world = gathered(3, MembershipGroup(4, **{**FAST, **slow}))
+    world.crash("b")
+    world.join("d")
+    world.wait(lambda: members(world, "a") == ["a", "b", "c", "d"])
+    world.leave("d")
+    assert world.wait(lambda: world.hosts["d"].member is None) < 1
+    assert events(world, "d", Left) == [Left(True)]
+    assert members(world, "a") == ["a", "b", "c"]
+
+
+def test_one_that_gives_up_its_leave_says_so_and_nobody_waits_for_it() -> None:
+    """Its requests are lost, and it has no time to repeat them."""
+    world = gathered(4)
+    world.drop = lambda source, _, frame: source == "d" and isinstance(frame, Leave)
+    world.leave("d")
+    world.run(0.1)
+    world.drop = lambda *_: False
+    world.step("d", lambda member: member.abort(world.now_ns))
+    assert events(world, "d", Left) == [Left(False)]
+    assert world.settle() < 0.1
+
+
+def is_gone(world: MembershipGroup, name: str) -> bool:
+    return world.hosts[name].member is None
+
+
+def test_many_joins_and_leaves_with_kills_between_them_end_with_the_exact_view() -> None:
+    """60 members join in turn, 10 of them are killed, the others leave within 2 s."""
+    rng = Random(7)
+    world = MembershipGroup(62, rejoin=False)
+    stay, churn = list(world.hosts)[:2], list(world.hosts)[2:]
+    world.join(*stay)
+    world.settle()
+    killed = set(rng.sample(churn, 10))
+    for at, name in enumerate(churn):
+        world.join(name)
+        world.run(rng.uniform(0.05, 0.6))
+        world.send(stay[0], b"%d" % at)
+        if name in killed:
+            world.crash(name)
+        if at >= 4 and (leaver := churn[at - 4]) not in killed:
+            world.leave(leaver)
+            world.wait(partial(is_gone, world, leaver), 2)
+    assert world.settle() < 10
+
+
+def test_a_member_whose_leave_is_granted_probes_nobody() -> None:
+    """The others send it no heartbeats any more; a report of a member is not its concern."""
+    world = gathered(3)
+    a, b = world["a"].me, world["b"].me
+    world.drop = lambda _sender, to, frame: to == "c" and isinstance(frame, Alive)
+    world.leave("c")
+    world.wait(lambda: world["c"].membership._leave_granted_by is not None)
+    say(world, "c", a, Suspect(a, (b,)))
+    assert not events(world, "c", Suspected)
+    assert world["c"].failure_detector.due_ns is None
+    world["c"].check_invariants()

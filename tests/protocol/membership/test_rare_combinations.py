@@ -8,7 +8,7 @@ import pytest
 
 from gapless.identity import Address, ViewId
 from gapless.protocol.events import Expelled, Lost, SlowReceivers, StateReceived, StateWanted
-from gapless.wire.frames import Ack, Alive, Suspect
+from gapless.wire.frames import Ack, Alive, Data, Suspect
 from tests.support.membership_checks import (
     FAST,
     check_no_twice,
@@ -270,3 +270,23 @@ def test_the_next_life_of_the_coordinator_need_not_wait_until_the_old_one_was_si
     world.crash("a")
     world.join("a")
     assert world.settle(10) < 4, "less than suspect_after"
+
+
+def test_after_a_skipped_view_only_the_member_that_lags_is_named() -> None:
+    world = MembershipGroup(6, profile="nakack", on_slow_receiver="expel", slow_receiver_after="2s")
+    for name in "abcd":
+        world.join(name)
+        world.settle()
+    for number in range(20):
+        world.send("b", b"%d" % number)
+        world.run(0.02)
+    world.drop = lambda _, target, frame: target == "b" and is_roster(frame)
+    for name, count in (("e", 5), ("f", 6)):
+        world.join(name)
+        world.wait(lambda count=count: len(members(world, "a")) == count, 20)  # type: ignore[misc]
+    world.drop = lambda *_: False
+    world.settle()
+    world.drop = lambda _, target, frame: target == "d" and isinstance(frame, Data)
+    world.send("b", b"blocked")
+    world.run(9)
+    assert {name for name in "abcdef" if events(world, name, Expelled)} == {"d"}

@@ -17,6 +17,7 @@ from gapless.wire.frames import (
     Leave,
     MergeAsk,
     MergeReply,
+    NameTaken,
     NewView,
     Suspect,
 )
@@ -190,14 +191,16 @@ def test_two_joiners_with_one_durable_name_are_not_in_one_view() -> None:
 
 
 def test_one_whose_name_is_in_use_hears_of_the_group_and_waits_before_it_founds_its_own() -> None:
-    world = MembershipGroup(2, **{**FAST, "merge_interval": "1h"})  # no beacon tells of the group
-    world.join("a", durable="n")
+    world = MembershipGroup(3, **{**FAST, "merge_interval": "1h"})  # no beacon tells of the group
+    world.join("a")
+    world.join("c", durable="n")
     world.settle()
+    world.drop = lambda source, target, frame: (source, target) == ("c", "b")  # no refusal arrives
     world.join("b", durable="n")
     world.run(0.2 * 7)  # seven times found_after
     assert world["b"].phase == "joining"
     assert world["a"].counters["dropped.name"] > 0
-    world.crash("a")
+    world.crash("a", "c")
     world.run(3)
     assert members(world, "b") == ["b"], "nobody has the name any more, and nobody is there"
 
@@ -234,6 +237,7 @@ def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -
             AskView(ghost),
             Beacon(ghost, rng.choice(views), tuple(sorted(some))),
             MergeAsk(ghost, rng.randrange(4)),
+            NameTaken(RosterEntry(ghost, "n", b"x"), rng.choice([*real, ghost])),
             MergeReply(ghost, rng.randrange(4), rng.choice(views), rng.random() < 0.5),
         ]
         say(world, rng.choice("abcd"), ghost, rng.choice(frames))
@@ -242,3 +246,13 @@ def test_nonsense_of_strangers_raises_nothing_and_the_group_goes_on(seed: int) -
     assert world.settle(10) < 10
     assert sorted(members(world, "a")) == ["a", "b", "c", "d"]
     check_views(world)
+
+
+def test_coordinators_of_nobody_are_bounded_and_counted() -> None:
+    world = gathered(2)
+    a = world["a"]
+    for number in range(300):
+        ghost = Address(10_000 + number, 1)
+        say(world, "a", ghost, Beacon(ghost, ViewId(7, ghost), ()))
+    assert a.counters["dropped.crowded"] == 300 - 256
+    a.check_invariants()

@@ -175,7 +175,7 @@ def test_a_view_that_is_not_newer_or_does_not_name_me_is_not_installed() -> None
 @pytest.mark.behaviour("G-10")
 def test_views_are_not_given_from_outside() -> None:
     world = gathered(1)
-    with pytest.raises(LocalProtocolError, match="agrees on views with the others"):
+    with pytest.raises(LocalProtocolError, match="gets views from its membership"):
         world["a"].install(View.of(9, world["a"].me), world.now_ns)
 
 

@@ -244,7 +244,7 @@ def wanted() -> tuple[StateTransferGroup, int]:
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        (lambda m, number: m.provide(number, "text", 0), "encode it"),
+        (lambda m, number: m.provide(number, "text", 0), "encode the state"),
         (lambda m, number: m.provide(number + 1, b"", 0), "StateWanted"),
         (lambda m, number: m.provide(0, b"", 0), "StateWanted"),
         (lambda m, number: (m.provide(number, b"", 0), m.provide(number, b"", 0)), "before"),

@@ -429,6 +429,17 @@ def test_the_same_life_goes_on_after_a_partition(named: bool) -> None:
     assert group["a"].outbound.window.low == 9
 
 
+def test_an_unknown_absent_member_gets_the_message_that_was_being_sent_whole() -> None:
+    """Retention begins in the middle of a fragmented message: its fragments are still stored."""
+    group = Group(2, capacity=2, max_frame_bytes=256)
+    group.rule(lambda *_: True)
+    group.send("a", b"x" * 1000)
+    assert group["a"].outbound.window.high == 2
+    group.install(View.of(2, A, B), [A], absent={NAME: C})
+    group.install(View.of(3, A, B, C), [A], returning={C: C})
+    assert group["a"].outbound.starts[C] == 0
+
+
 def test_what_the_same_life_got_and_could_not_acknowledge_is_not_repeated() -> None:
     group = make(ack_delay="50ms")
     group.lose(Ack, Tail)

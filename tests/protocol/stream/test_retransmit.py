@@ -228,11 +228,11 @@ def test_n4_32_the_answer_to_a_nak_is_the_message_again() -> None:
 
 
 @pytest.mark.behaviour("N4-33")
-def test_n4_33_what_was_never_sent_is_answered_with_nothing() -> None:
-    """N4-33."""
+def test_n4_33_what_was_never_sent_is_answered_with_the_end_of_the_stream() -> None:
+    """N4-33: the sender announces its marks, and sends no data."""
     group = Group(2)
     group.send("a", b"1")
-    assert frames(group.receive("a", B, Nak(A, ((2, 900),)))) == []
+    assert frames(group.receive("a", B, Nak(A, ((2, 900),)))) == [(B, Tail(A, 0, 1))]
 
 
 @pytest.mark.behaviour("N4-33", "P-01")
@@ -242,7 +242,12 @@ def test_n4_33_what_is_purged_is_answered_with_gone() -> None:
     group.send("a", *[b"%d" % seqno for seqno in range(1, 11)])
     group.receive("a", B, Ack(A, 6, 1 << 20))
     ready = group.receive("a", B, Nak(A, ((3, 7), (9, 20))))
-    assert [(to, type(frame)) for to, frame in frames(ready)] == [(B, Gone), (B, Data), (B, Data)]
+    assert [(to, type(frame)) for to, frame in frames(ready)] == [
+        (B, Gone),
+        (B, Tail),
+        (B, Data),
+        (B, Data),
+    ]
     assert frames(ready)[0] == (B, Gone(A, 6))
     assert group.data("a", repair=True) == [(7, 7), (9, 10)]
     assert frames(group.receive("a", B, Nak(A, ((1, 1),)))) == [(B, Gone(A, 6))]

@@ -6,7 +6,7 @@ import pytest
 
 from gapless.identity import Marks, View
 from gapless.protocol.events import Accepted, SlowReceivers
-from gapless.wire.frames import Data, Gone, Nak, Stable, StreamProgress, Tail, Vote
+from gapless.wire.frames import Ack, Data, Gone, Nak, Stable, StreamProgress, Tail, Vote
 from tests.support.virtual_group import MS, SECOND, A, B, C, D, Group, data, frames
 
 
@@ -479,12 +479,14 @@ def test_the_coordinator_names_the_member_that_holds_up_purging() -> None:
 
 @pytest.mark.behaviour("P-13")
 def test_another_sender_is_told_that_its_window_is_held_up() -> None:
-    """Only the coordinator knows the slow members."""
+    """All have the message, and the coordinator, which lacks a vote, does not call it stable."""
     group = nakack(3, slow_receiver_after="1s")
     group.lose(Vote, by="c")
     group.send("b", b"1")
     group.run_for(1500 * MS)
-    assert group.events_of("b", SlowReceivers) == [SlowReceivers((), 0, 1, SECOND)]
+    assert group.events_of("b", SlowReceivers) == []
+    group.run_for(SECOND)
+    assert group.events_of("b", SlowReceivers) == [SlowReceivers((A,), 0, 1, SECOND)]
 
 
 @pytest.mark.behaviour("N7-18")
@@ -505,3 +507,49 @@ def test_announcements_end_when_everything_is_stable() -> None:
     group.run_for(60 * SECOND)
     assert len(group.frames(Tail)) == tails
     assert len(group.frames(Data)) == 1
+
+
+# Who keeps a window from moving
+
+
+@pytest.mark.parametrize("profile", ["nakack", "classic", "ordered"])
+@pytest.mark.parametrize("sender", ["a", "b"])
+def test_a_blocked_sender_learns_who_lags(profile: str, sender: str) -> None:
+    """Only the coordinator has the votes; any other member asks the receivers."""
+    group = Group(4, profile=profile, capacity=4, max_seqno_ahead=4)
+    group.lose(Data, to="c")
+    for number in range(8):
+        group.send(sender, b"%d" % number)
+    group.run_for(20 * SECOND)
+    reports = group.events_of(sender, SlowReceivers)
+    assert {report.members for report in reports} == {(C,)}
+    assert len(reports) == 4
+    assert group[sender].outbound.lagging_members(group[sender].stability) == (C,)
+
+
+def test_a_lost_question_or_answer_accuses_nobody() -> None:
+    group = nakack(4)
+    group.lose(Data, to="c")
+    group.lose(Tail, by="b", to="d", times=1)
+    group.lose(Ack, by="a", to="b", times=2)
+    group.send("b", b"x")
+    group.run_for(6 * SECOND)
+    assert [report.members for report in group.events_of("b", SlowReceivers)] == [(C,)]
+
+
+def test_a_coordinator_that_announces_nothing_is_named() -> None:
+    group = nakack(3)
+    group.lose(Stable, by="a")
+    group.send("b", b"x")
+    group.run_for(5 * SECOND)
+    assert not group.events_of("b", SlowReceivers), "everybody has it"
+    group.run_for(6 * SECOND)
+    assert [report.members for report in group.events_of("b", SlowReceivers)] == [(A,)]
+
+
+def test_a_window_that_moves_is_asked_about_by_nobody() -> None:
+    group = nakack(3)
+    for _ in range(100):
+        group.send("b", b"x")
+        group.run_for(100 * MS)
+    assert all(tail.start is None for tail in group.frames(Tail, "b"))

@@ -70,11 +70,12 @@ def test_one_for_something_else_is_not_used(tmp_path: Path, cache: Path, change:
 
 
 @pytest.mark.xdist_group("spark")
-def test_a_session_starts_from_one_where_there_is_one(spark: SparkSession) -> None:
-    options = class_archive.jvm_options(java.find_java(), find_installation().home)
+def test_a_session_starts_from_one_where_there_is_one(
+    spark: SparkSession, archive_options: str
+) -> None:
     told = spark.sparkContext.getConf().get(DRIVER_OPTIONS, "")
-    assert options in told
-    assert ("SharedArchiveFile" in told) == bool(options)
+    assert archive_options in told
+    assert ("SharedArchiveFile" in told) == bool(archive_options)
 
 
 @pytest.mark.skipif(

@@ -56,8 +56,8 @@ def test_then_the_path_and_its_home_is_what_java_says(tmp_path: Path) -> None:
         ("empty", "has no bin/java"),
         ("missing", "has no bin/java"),
         ("not executable", "does not run"),
-        ("broken", "does not say which Java it is: exit code 1"),
-        ("something else", "does not say which Java it is: I am tea"),
+        ("broken", "does not report a Java version: exit code 1"),
+        ("something else", "does not report a Java version: I am tea"),
     ],
 )
 def test_a_java_home_that_is_no_use_is_passed_over(tmp_path: Path, what: str, reason: str) -> None:

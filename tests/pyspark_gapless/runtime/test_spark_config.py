@@ -49,7 +49,7 @@ def test_masters_that_are_known(url: str, kind: str, here: bool) -> None:
 )
 def test_masters_that_are_not(url: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"^{re.escape(repr(url))} is no master that Spark knows; expected local"
+        ConfigError, match=f"^{re.escape(repr(url))} is not a Spark master; expected local"
     ):
         spark_config.parse_master(url)
 
@@ -82,7 +82,7 @@ def test_who_says_where_it_runs() -> None:
 
 
 def test_a_variable_that_is_wrong_is_named() -> None:
-    with pytest.raises(ConfigError, match="SPARK_MASTER: 'here' is no master"):
+    with pytest.raises(ConfigError, match="SPARK_MASTER: 'here' is not a Spark master"):
         spark_config.choose_master(None, {}, {"SPARK_MASTER": "here"})
 
 
@@ -126,9 +126,7 @@ def test_what_spark_was_told_by_its_own_means(tmp_path: Path) -> None:
 
 
 def test_words_for_spark_submit_that_cannot_be_read() -> None:
-    with pytest.raises(
-        ConfigError, match="PYSPARK_SUBMIT_ARGS cannot be read: No closing quotation"
-    ):
+    with pytest.raises(ConfigError, match="cannot be parsed: No closing quotation"):
         spark_config.external_settings(Path("/nowhere"), {"PYSPARK_SUBMIT_ARGS": "--conf 'x"})
 
 

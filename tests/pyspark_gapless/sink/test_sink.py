@@ -156,14 +156,16 @@ def test_whole_rows_as_json_and_what_is_refused_at_once(spark: SparkSession) -> 
                 ).save()
             return said(caught.value)
 
-        assert "not clear what the messages are: the columns are id bigint, half double" in refused(
+        assert "the message column is not clear: the columns are id bigint, half double" in refused(
             rows
         )
         assert 'use .mode("append")' in refused(rows.selectExpr("'x' payload"), "overwrite")
         assert 'unknown option "minmember"; did you mean "minMembers"?' in refused(
             rows, minMember=2
         )
-        assert "1 rows have no payload" in refused(spark.sql("select cast(null as string) payload"))
+        assert "1 rows have a null payload" in refused(
+            spark.sql("select cast(null as string) payload")
+        )
         assert "rows cannot be staged in /proc/" in refused(
             rows.selectExpr("'x' payload"), staging="/proc/x"
         )
@@ -177,7 +179,9 @@ def test_a_group_that_is_not_there_fails_the_query_and_nothing_is_lost(
     with receiver() as (reader, ports):
         with pytest.raises(PySparkException) as caught:
             files.publish(files.frame(spark), ports, minMembers=3, joinTimeout="1s")
-        assert "group 'tests' is not reached within 1s: 2 of 3 members" in said(caught.value)
+        assert "group 'tests' was not joined within 1s: tests has 2 of 3 members" in said(
+            caught.value
+        )
         assert "minMembers" in said(caught.value)
         assert [name[:7] for name in files.staged] == [
             "0-0-" + files.staged[0][4:7],

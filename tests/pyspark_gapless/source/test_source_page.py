@@ -1,4 +1,4 @@
-"""The examples of docs/spark-source.md are run as they stand there."""
+"""The examples of docs/guides/spark-reading.md are run as they stand there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import spools
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "spark-source.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides/spark-reading.md"
 
 
 def test_the_page_lists_every_option_and_every_column() -> None:
@@ -37,7 +37,7 @@ def test_the_examples_run(
     writer.commit()
     writer.close()
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(examples) == 3
+    assert len(examples) == 4
     names: dict[str, object] = {}
     for example in examples:
         exec(compile(example.replace("/data/", f"{tmp_path}/"), PAGE.name, "exec"), names)

@@ -523,7 +523,7 @@ def test_a_schema_of_the_user_is_checked(writer: Writer) -> None:
     assert GaplessStreamReader(
         options, StructType([StructField("seqno", LongType())])
     ).schema.fieldNames() == ["seqno"]
-    with pytest.raises(OptionError, match=r"'seqno' is int; it is bigint"):
+    with pytest.raises(OptionError, match=r"'seqno' as int; expected bigint"):
         GaplessStreamReader(options, StructType([StructField("seqno", IntegerType())]))
     with pytest.raises(OptionError, match="payload_schema"):
         GaplessStreamReader(options, StructType([StructField("other", LongType())]))

@@ -141,8 +141,8 @@ def test_the_code_has_a_digest() -> None:
 
 
 WRONG = {
-    "no TOML": ("[grid", "not TOML"),
-    "nothing": ("", "nothing to run"),
+    "no TOML": ("[grid", "not valid TOML"),
+    "nothing": ("", "neither a table"),
     "a slip in a table": ("[gird]\nloss = 1", "did you mean 'grid'?"),
     "no table at all": ("loss = [1]", "is the line [grid] missing"),
     "a table that is none": ("grid = 3", "expected a table"),
@@ -166,19 +166,19 @@ WRONG = {
     "work in the grid": ("[grid]\nmessages = 4", "belongs to the table [work]"),
     "grid in the work": ("[grid]\n[work]\nloss = 4", "belongs to the table [grid]"),
     "a slip in the work": ("[grid]\n[work]\nmesages = 4", "did you mean 'messages'?"),
-    "work alone": ("[hunt]\n[work]\nmessages = 4", "there is none"),
+    "work alone": ("[hunt]\n[work]\nmessages = 4", "there is no [grid]"),
     "a pace that is too slow": ("[grid]\n[work]\npace = '2s'", 'from "1us" to "1s"'),
     "a pace without a unit": ("[grid]\n[work]\npace = 2", "pace = 2"),
     "a size that is none": ("[grid]\n[work]\nsize = '3 apples'", "unknown unit 'apples'"),
-    "unicast": ("[grid]\nunicast = 'unicast3'", "name it as profile"),
-    "knobs in a hunt": ("[hunt]\ncapacity = 4", "draws its knobs from the seed"),
+    "unicast": ("[grid]\nunicast = 'unicast3'", "unicast is not an axis"),
+    "knobs in a hunt": ("[hunt]\ncapacity = 4", "the seed draws the settings"),
     "groups that are none": ("[hunt]\ngroups = 'membershop'", "did you mean 'membership'?"),
     "too many cells": (
         (
             f"[grid]\ncapacity = {list(range(1, 401))}\nxmit_interval = "
             f"{[f'{ms}ms' for ms in range(10, 311)]}"
         ),
-        f"400 x 301 are 120,400 cells; the most is {MAX_CELLS:,}",
+        f"400 x 301 make 120,400 cells; the maximum is {MAX_CELLS:,}",
     ),
 }
 

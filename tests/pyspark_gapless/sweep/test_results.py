@@ -218,7 +218,7 @@ def test_two_sweeps_do_not_write_into_one_folder(tmp_path: Path) -> None:
     second = SweepResults(tmp_path).locked()
     with (
         SweepResults(tmp_path).locked(),
-        pytest.raises(ConfigError, match="another sweep is writing there"),
+        pytest.raises(ConfigError, match="another sweep is writing here"),
     ):
         second.__enter__()
 
@@ -237,10 +237,10 @@ def test_a_file_that_is_no_result_is_named(content: bytes, tmp_path: Path) -> No
     wanted = small(1)
     results = swept(wanted, tmp_path)
     (results.files / "zzz.parquet").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"zzz\.parquet cannot be read: .*move it away"):
+    with pytest.raises(ConfigError, match=r"zzz\.parquet cannot be read: .*move the file away"):
         results.completed(wanted)
     pq.write_table(pa.table({"key": ["x"]}), results.files / "zzz.parquet")
-    with pytest.raises(ConfigError, match=r"zzz\.parquet is no file of results"):
+    with pytest.raises(ConfigError, match=r"zzz\.parquet is not a result file"):
         results.completed(wanted)
 
 

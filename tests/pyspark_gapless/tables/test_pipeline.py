@@ -23,6 +23,7 @@ from gapless_lab.sensor_pipeline.readings import BREAKS, START, Reading, reading
 from gapless_lab.sensor_pipeline.report import watermark_of
 from gapless_lab.sensor_pipeline.runner import run
 from gapless_lab.workload import read_ledger
+from pyspark_gapless.runtime.spark_config import FAST_START_JVM_OPTIONS
 from pyspark_gapless.tables import Bronze, Gold, SchemaError, Silver
 from pyspark_gapless.tables.pipeline import (
     Pipeline,
@@ -87,7 +88,7 @@ def test_a_dataset_checks_its_schema(spark: SparkSession) -> None:
     with pytest.raises(SchemaError) as caught:
         Silver(wrong)
     for said in (
-        "no silver table",
+        "not a silver table",
         "'celsius' is string, not double",
         "'at' is missing",
         "'extra' is not one of",
@@ -361,7 +362,11 @@ def test_a_run_that_is_killed_goes_on(spark: SparkSession, tmp_path: Path) -> No
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "JDK_JAVA_OPTIONS": FAST_START_JVM_OPTIONS,
+        },
     )
     assert command.stderr is not None
     lines = []

@@ -202,7 +202,7 @@ def _same_nak(one: TraceRow, other: TraceRow) -> bool:
 
 
 SWARM = 30
-"""So many drawn groups of all profiles are verified too; more are in docs/verify.md."""
+"""How many drawn groups of all profiles are verified too (docs/internals/trace-checks.md)."""
 FIRST_GOOD = 1000
 
 
@@ -267,7 +267,9 @@ def test_each_check_has_a_bad_trace() -> None:
 
 
 def test_the_page_lists_the_checks() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "verify.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "internals/trace-checks.md").read_text(
+        encoding="utf-8"
+    )
     shown, _, hidden = page.partition("Not in a trace at all")
     assert re.findall(r"^\| ([SL]\d+) \| ([^|]+?) \|", shown, re.MULTILINE) == [
         (check.id, check.name) for check in CHECKS.values()
@@ -276,14 +278,14 @@ def test_the_page_lists_the_checks() -> None:
 
 
 def test_a_check_that_there_is_not_is_named(spark: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="no check of traces is called 'S98'"):
+    with pytest.raises(ConfigError, match="unknown check 'S98'"):
         resolve_check_ids(["S98"])
 
 
 def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "lives.jsonl").write_text("")
     pq.write_table(pa.table({"seed": [1]}), tmp_path / "1.parquet")
-    with pytest.raises(TraceError, match="Parquet files that are no trace: 'member' is missing"):
+    with pytest.raises(TraceError, match="Parquet files that are not a trace: 'member' is missing"):
         Trace.read(spark, tmp_path)
 
 

@@ -190,6 +190,14 @@ def test_s16_a_group_at_rest_does_not_talk_about_views(frame: Frame) -> None:
     assert "S16" in case.broken
 
 
+def test_s16_a_member_whose_heartbeats_are_in_time_is_not_asked() -> None:
+    case = resting(together(A, B))
+    for _ in range(2 * case.config.monitors + 1):
+        case.forge(A, Alive(A, ViewId(1, A), True, reply_wanted=True), to=B)
+    case.oracle.close(NS_PER_S)
+    assert case.broken == {"S16"}
+
+
 @pytest.mark.parametrize("frame", [Alive(A, ViewId(1, A), True), Beacon(A, ViewId(1, A), ())])
 def test_s16_too_many_signs_of_life(frame: Frame) -> None:
     case = resting(together(A, B))
@@ -266,7 +274,7 @@ def test_s20_an_expulsion_for_a_short_pause() -> None:
     case = together(A, B)
     case.forge(A, events=(Expelled(ViewId(2, B)),))
     assert case.broken == set()
-    case.oracle.only_short_pauses = True
+    case.oracle.long_paused = set()
     case.forge(A, events=(Expelled(ViewId(2, B)),))
     assert case.broken == {"S21"}
 

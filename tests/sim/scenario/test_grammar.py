@@ -9,6 +9,7 @@ from gapless.delivery_mode import DeliveryMode
 from gapless.faults.faults import CORRUPT, DUPLICATE, FORGED, INTACT, DriftingClock
 from gapless.faults.frame_names import KINDS, FrameName
 from gapless.protocol.buggify import RARE_BRANCHES
+from gapless.protocol.membership.failure_detector import DeathEvidence
 from gapless.sim.scenario.grammar import read_script, show_script
 from gapless.sim.scenario.literals import ScenarioError, show_bytes, show_time
 from gapless.sim.script import (
@@ -21,11 +22,13 @@ from gapless.sim.script import (
     Fate,
     InstallView,
     LeaveGroup,
+    NoteEvidence,
     PauseProcess,
     ResumeProcess,
     SaveDigest,
     Script,
     SendMessages,
+    SetNextMode,
     SetReadDelay,
     SetRetransmitInterval,
     StartProcess,
@@ -96,9 +99,13 @@ actions = st.one_of(
         st.none() | times_ns,
         st.sampled_from([None, True, False]),
         st.sampled_from(["", "b"]),
-        st.sampled_from(list(DeliveryMode)),
+        st.sampled_from([None, *DeliveryMode]),
     ),
+    st.builds(SetNextMode, times_ns, incarnations, st.sampled_from(list(DeliveryMode))),
     st.builds(CloseConnection, times_ns, incarnations, st.just("b")),
+    st.builds(
+        NoteEvidence, times_ns, incarnations, st.just("b"), st.sampled_from(list(DeathEvidence))
+    ),
     st.builds(SetRetransmitInterval, times_ns, incarnations, times_ns),
 )
 names = st.builds(
@@ -322,13 +329,13 @@ def test_lines_may_stand_in_any_order_and_in_either_number() -> None:
         ("lose DATA a1 a->b", "cannot read"),
         ("lose DATA 1 a->b #1", "is not a frame name"),
         ("lose DATA a1 a->b #1 to 3ms", "cannot read this fate; write lose DATA"),
-        ("lose DATA a1 a->b #3..2", "is no range of numbers"),
-        ("lose DATA a1 a->b #1..99999999999", "is no range of numbers"),
+        ("lose DATA a1 a->b #3..2", "is not a range of numbers"),
+        ("lose DATA a1 a->b #1..99999999999", "is not a range of numbers"),
         ("delay DATA a1 a->b #1", "cannot read this fate; write delay DATA"),
         ("delay DATA a1 a->b #1 to soon", "'soon'"),
         ("fate DATA a1 a->b #1: 2ms", "needs its cause"),
-        ("fate DATA a1 a->b #1: 2ms 0x00 by x", "exactly what is corrupt or forged"),
-        ("fate DATA a1 a->b #1: corrupt 2ms by x", "exactly what is corrupt or forged"),
+        ("fate DATA a1 a->b #1: 2ms 0x00 by x", "only a corrupt or forged copy has bytes"),
+        ("fate DATA a1 a->b #1: corrupt 2ms by x", "only a corrupt or forged copy has bytes"),
         ("fate DATA a1 a->b #1: maybe by x", "cannot read the copy 'maybe'"),
         ('corrupt DATA a1 a->b #1 to "x" "y"', "expected the bytes of one datagram"),
         ("late timer x of a by 3ms", "cannot read"),

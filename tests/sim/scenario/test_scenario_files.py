@@ -114,7 +114,7 @@ def test_a_planted_bug_belongs_to_the_file() -> None:
         ("group a b\n\nfly\n", "f.txt:3: cannot read 'fly'"),
         ("knobs capacity=0\ngroup a\n", "f.txt:1: capacity = 0: expected a whole number"),
         ("group a\nknobs speed=3\n", "f.txt:2: unknown setting 'speed'"),
-        ("planted: gremlins\ngroup a\n", "f.txt:1: no planted bug is called 'gremlins'"),
+        ("planted: gremlins\ngroup a\n", "f.txt:1: unknown mutant 'gremlins'"),
     ],
 )
 def test_nonsense_is_refused_by_one_line(text: str, complaint: str) -> None:
@@ -126,13 +126,13 @@ def test_nonsense_is_refused_by_one_line(text: str, complaint: str) -> None:
 
 def test_a_script_that_cannot_be_played() -> None:
     scenario = parse("group a\n5ms a sends\n")
-    with pytest.raises(ScenarioError, match="cannot be played: nothing to send"):
+    with pytest.raises(ScenarioError, match="cannot be played: no messages to send"):
         play(scenario)
 
 
 @pytest.mark.parametrize("line", ['5ms b sends "x"', "5ms a installs view 2: a b"])
 def test_somebody_who_never_started(line: str) -> None:
-    with pytest.raises(ScenarioError, match="at 5ms it speaks of b, which has not started"):
+    with pytest.raises(ScenarioError, match="at 5ms a line names b, which has not started"):
         play(parse(f"group a\n{line}\n"))
 
 
@@ -245,12 +245,12 @@ def test_command_needs_files(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_example_of_the_docs_is_a_file_of_the_tests() -> None:
-    page = (FOLDER.parent.parent / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    page = (FOLDER.parent.parent / "docs" / "internals/scenarios.md").read_text(encoding="utf-8")
     assert f"\n```\n{(FOLDER / 'lost-last-message.txt').read_text(encoding='utf-8')}```\n" in page
 
 
 def test_every_line_of_the_docs_can_be_read() -> None:
-    page = (FOLDER.parent.parent / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    page = (FOLDER.parent.parent / "docs" / "internals/scenarios.md").read_text(encoding="utf-8")
     rows = [row for row in page.splitlines() if row.startswith("| `")]
     lines = [row.split("|")[1].split("`")[1] for row in rows]
     assert len(lines) > 20

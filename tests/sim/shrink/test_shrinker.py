@@ -257,7 +257,7 @@ def test_a_failing_seed_becomes_a_few_lines_always_the_same() -> None:
     assert second is not None
     assert first.scenario.text() == second.scenario.text()
     assert first.script_lines <= 8
-    assert first.scenario.notes[0] == "A planted bug: delivery goes on behind a missing message."
+    assert first.scenario.notes[0] == "A planted bug: delivery continues behind a missing message."
     again = parse(first.scenario.text())
     assert format_head(Scenario(again.script, again.config, again.bug, again.notes)) == again.head
     assert play(again).lines == first.scenario.outcome
@@ -384,7 +384,7 @@ def test_a_bug_that_nobody_planted_is_found_with_exit_code_1(
         (["2", "--messages", "4"], "seed 2 does not fail, so there is nothing to shrink"),
         ([], "name the SEED to shrink"),
         (["1", "--all-mutants"], "leave SEED and --mutant out"),
-        (["1", "--mutant", "gremlins"], "no planted bug is called 'gremlins'"),
+        (["1", "--mutant", "gremlins"], "unknown mutant 'gremlins'"),
     ],
 )
 def test_command_refuses_what_it_cannot_do(

@@ -191,7 +191,7 @@ def test_a_paused_member_buffers_a_bounded_number_of_bytes() -> None:
         calm_ns=30 * NS_PER_MS,
     )
     assert world.network.link_counters["a", "b"].dropped > 0
-    assert "process stood still with a full buffer" in world.stream_coverage.seen
+    assert "process paused with a full buffer" in world.stream_coverage.seen
     assert len(received(world, "b")["a"]) == 19
 
 

@@ -80,9 +80,7 @@ def forks(ports: list[int], **_: Any) -> None:
                 try:
                     use()
                 except ClosedError as error:
-                    if "belongs to the process that forked: join again in this one" not in str(
-                        error
-                    ):
+                    if "belongs to the parent process; join again after a fork" not in str(error):
                         os._exit(4)
                 else:
                     os._exit(3)

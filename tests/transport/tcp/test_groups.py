@@ -7,7 +7,7 @@ import pytest
 
 from tests.runtime.test_groups import check_complete
 from tests.support.companions import QUICK, Companion, ask_all, companions
-from tests.support.networks import free_stream_ports, seeds
+from tests.support.networks import free_ports, seeds
 from tests.support.tcp_relay import Relays
 
 PATIENT = {**QUICK, "suspect_after": "20s", "stall_after": "3s"}
@@ -21,7 +21,7 @@ def start(name: str, node: int, **options: Any) -> Companion:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("profile", ["nakack4", "ordered"])
 def test_three_processes_exchange_messages(host: str, profile: str) -> None:
-    ports = free_stream_ports(3, host)
+    ports = free_ports(3, host)
     knobs = {**QUICK, "profile": profile}
     with companions(
         3, seeds(ports, host), host=host, ports=ports, transport="tcp", knobs=knobs
@@ -35,7 +35,7 @@ def test_three_processes_exchange_messages(host: str, profile: str) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -> None:
     """Three members send without pause; relays and members cut streams at any byte."""
-    ports = free_stream_ports(3)
+    ports = free_ports(3)
     knobs = {**PATIENT, "profile": "ordered"}
     with Relays(ports, seed, 1, 400_000) as relays:
         where = [f"127.0.0.1:{relays.at[port]}" for port in ports]
@@ -77,7 +77,7 @@ def test_order_without_retransmission_survives_streams_that_are_cut(seed: int) -
 
 
 def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
-    ports = free_stream_ports(3)
+    ports = free_ports(3)
     options: dict[str, Any] = {"seeds": seeds(ports), "knobs": QUICK}
     members = [
         start(name, node, ports=port, **options)
@@ -121,7 +121,7 @@ def test_members_that_are_killed_stop_or_come_back_hold_nobody_up() -> None:
 
 
 def test_a_process_that_does_not_read_slows_the_others_down() -> None:
-    ports = free_stream_ports(2)
+    ports = free_ports(2)
     knobs = {
         **QUICK,
         "profile": "ordered",

@@ -11,6 +11,7 @@ from gapless.locator import Locator
 from gapless.transport.tcp.link import (
     CONFIRM,
     DATA,
+    MAX_STREAMS,
     START,
     Hello,
     Link,
@@ -99,7 +100,7 @@ class Ends:
         if stream_number(said, heard) <= self.links[side].streams:
             self.end(pipe)
             return False
-        start = self.links[side].resume(said, heard, 0)
+        start = encode_numbered(START, self.links[side].resume(said, heard, 0))
         for other in self.pipes:
             other.closed[side] |= (
                 other is self.used[side]
@@ -180,7 +181,7 @@ def test_whatever_becomes_of_the_streams_each_datagram_arrives_once(first: int) 
             assert (len(link.sent), len(link.waiting), link.buffered_bytes) == (0, 0, 0), seed
         again += ends.again
         streams += ends.links[0].streams
-    assert again > 10, "some came again, and were recognised"
+    assert again > 10, "some came again, and were recognized"
     assert streams > 300
 
 
@@ -202,7 +203,7 @@ def test_what_is_known_to_have_come_before_it_comes_again_is_let_go() -> None:
     a.next_batch(confirm=False)
     one, two = hellos(a, b)
     b.on_received(3, 11)  # by the first stream, after the hello of the second
-    assert a.resume(one, two, 0) == encode_numbered(START, 1)
+    assert a.resume(one, two, 0) == 1
     b.resume(two, one, 0)
     assert b.on_start(1) == 3
     assert b.next_batch(confirm=True) == [encode_numbered(CONFIRM, 3)]
@@ -215,7 +216,7 @@ def test_one_that_has_forgotten_starts_anew() -> None:
     a, b = pair()
     a.enqueue(b"one")
     one, two = hellos(a, b)
-    assert a.resume(one, two, 0) == encode_numbered(START, 1)
+    assert a.resume(one, two, 0) == 1
     b.resume(two, one, 0)
     a.next_batch(confirm=False)
     b.on_received(1, 3)
@@ -223,7 +224,7 @@ def test_one_that_has_forgotten_starts_anew() -> None:
     a.enqueue(b"two")
     forgetful = Link(PLACES[0], 33)
     one, two = hellos(a, forgetful)
-    assert a.resume(one, two, 0) == encode_numbered(START, 1)
+    assert a.resume(one, two, 0) == 1
     forgetful.resume(two, one, 0)
     assert forgetful.on_start(1) == 0
     assert a.next_batch(confirm=False)[1:] == [b"two"]
@@ -240,7 +241,7 @@ def test_what_was_dropped_is_not_taken_for_what_comes_later() -> None:
     assert a.drop(44) == 1
     a.enqueue(b"two")
     one, two = hellos(a, b)
-    assert a.resume(one, two, 0) == encode_numbered(START, 1)
+    assert a.resume(one, two, 0) == 1
     b.resume(two, one, 0)
     assert b.on_start(1) == 0, "number 1 is another one now"
 
@@ -263,8 +264,21 @@ def test_a_hello_is_what_it_was() -> None:
     for place in (Locator.of("192.0.2.1", 7800), Locator.of("fe80::1%1", 7801)):
         number = partial(rng.getrandbits, 64)
         address = Address(number(), number())
-        hello = Hello(number(), address, number(), number(), number(), number(), place)
+        streams = rng.getrandbits(48)
+        hello = Hello(number(), address, number(), number(), number(), streams, place)
         data = hello.encode()
         assert Hello.decode(memoryview(data + b"more")) == (hello, len(data))
         for size in range(len(data)):
             assert Hello.decode(memoryview(data[:size])) is None
+
+
+def test_a_link_that_is_told_of_the_last_stream_starts_again_and_both_sides_agree() -> None:
+    """Otherwise the next hello does not fit its field, or the true peer refuses it."""
+    link, peer = Link(PLACES[1], 5), Link(PLACES[0], 6)
+    liar = Hello(1, Address(9, 1), 7, 0, 0, MAX_STREAMS, PLACES[1])
+    link.resume(link.hello(1, Address(1, 1), PLACES[0]), liar, 0)
+    mine = link.hello(1, Address(1, 1), PLACES[0])
+    assert Hello.decode(memoryview(mine.encode())) is not None
+    theirs = peer.hello(1, Address(2, 1), PLACES[1])
+    for side, local, other in ((link, mine, theirs), (peer, theirs, mine)):
+        assert stream_number(local, other) > side.streams

@@ -25,10 +25,17 @@ from gapless.run import Run
 from gapless.runtime.reactor import Reactor
 from gapless.transport import TcpMesh
 from gapless.transport.tcp import connector, transport
-from gapless.transport.tcp.link import CONFIRM, MAX_DATAGRAM_BYTES, START, Hello, encode_numbered
+from gapless.transport.tcp.link import (
+    CONFIRM,
+    MAX_DATAGRAM_BYTES,
+    MAX_STREAMS,
+    START,
+    Hello,
+    encode_numbered,
+)
 from gapless.wire import encode
 from gapless.wire.frames import Leave, Unreliable
-from tests.support.networks import free_stream_ports
+from tests.support.networks import free_ports
 from tests.support.tcp_relay import Relays
 
 A, B, C = (Address(node, 1) for node in (1, 2, 3))
@@ -217,7 +224,7 @@ def test_cut_streams_lose_and_repeat_nothing(net: Net) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_network_that_cuts_at_any_byte_loses_and_repeats_nothing(net: Net, seed: int) -> None:
-    first, second, third = ports = free_stream_ports(3)
+    first, second, third = ports = free_ports(3)
     with Relays(ports, seed, 1, 60_000) as relays:
         three = [
             net.open(ports=port, advertise=Locator.of("127.0.0.1", relays.at[port]))
@@ -300,7 +307,7 @@ def test_large_datagrams_in_a_row_are_not_copied_together(
 
 def test_a_stream_is_opened_again_when_nobody_answers(net: Net) -> None:
     """The network takes bytes and confirms them, and nobody gets them."""
-    port, other = free_stream_ports(2)
+    port, other = free_ports(2)
     with Relays([port], 1, 1 << 30, 1 << 31) as relays:
         a = net.open(ports=other, dead_after_ns=300_000_000)
         b = net.open(ports=port, advertise=Locator.of("127.0.0.1", relays.at[port]))
@@ -363,7 +370,7 @@ def test_a_forked_child_lets_go_without_a_word(
 
 
 def test_a_seed_under_another_name_is_the_same_member(net: Net) -> None:
-    port = free_stream_ports(1)[0]
+    port = free_ports(1)[0]
     with Relays([port], 1, 1 << 30, 1 << 31) as relays:
         b = net.open(ports=port)
         nickname = Locator.of("127.0.0.1", relays.at[port])
@@ -391,7 +398,7 @@ def test_a_seed_under_another_name_is_the_same_member(net: Net) -> None:
 
 
 def test_nobody_speaks_to_itself(net: Net) -> None:
-    port = free_stream_ports(1)[0]
+    port = free_ports(1)[0]
     with Relays([port], 1, 1 << 30, 1 << 31) as relays:
         nickname = Locator.of("127.0.0.1", relays.at[port])
         a = net.open(ports=port, discovery=Discovery.parse(f"seeds://{nickname}", group="g"))
@@ -415,7 +422,7 @@ def test_a_stranger_is_where_its_hello_says(net: Net) -> None:
 
 
 def test_the_world_is_tried_in_bounds(net: Net) -> None:
-    ports = free_stream_ports(100)
+    ports = free_ports(100)
     a = net.open(
         ports=0, discovery=Discovery.parse(f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}", group="g")
     )
@@ -485,6 +492,8 @@ def long_record(size: int, kind: int = 0) -> bytes:
     [
         ("hello", [b"GET / HTTP/1.1\r\n\r\n"]),
         ("hello", [b"GLT2"]),
+        ("hello", [{"streams": 2**64 - 1}]),
+        ("hello", [{"streams": MAX_STREAMS + 1}]),
         ("group", [{"group": 78}]),
         ("locator", [{"locator": Locator.of("::1", 9)}]),
         ("start", [{}, long_record(1), b"x"]),
@@ -613,13 +622,15 @@ def test_a_process_without_free_files_goes_on(net: Net) -> None:
 
 
 def test_a_port_that_is_taken_gives_way_to_the_next(net: Net) -> None:
-    first, second = free_stream_ports(2)
+    first, second = free_ports(2)
     assert net.open(ports=[first, second]).locator.port == first
     assert net.open(ports=[first, second]).locator.port == second
-    with pytest.raises(TransportError, match=f"port {first} on 127.0.0.1: in use; name a range"):
+    with pytest.raises(
+        TransportError, match=f"port {first} on 127.0.0.1: already in use; try a range"
+    ):
         net.open(ports=first)
     with pytest.raises(
-        TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: in use"
+        TransportError, match=f"any of the ports {first} to {second} on 127.0.0.1: already in use"
     ):
         net.open(ports=[first, second])
 
@@ -627,8 +638,8 @@ def test_a_port_that_is_taken_gives_way_to_the_next(net: Net) -> None:
 @pytest.mark.parametrize(
     ("host", "ports", "error", "text"),
     [
-        ("192.0.2.77", 0, TransportError, "192.0.2.77: this machine does not have that address"),
-        ("0.0.0.0", 0, ConfigError, "0.0.0.0 is not an address that others reach"),
+        ("192.0.2.77", 0, TransportError, "192.0.2.77: not an address of this machine"),
+        ("0.0.0.0", 0, ConfigError, "0.0.0.0 is not an address of one member"),
         ("localhost", 0, ConfigError, "'localhost' is not an IP address"),
         ("127.0.0.1", [], ConfigError, "expected numbers from 0"),
     ],
@@ -655,7 +666,7 @@ def test_a_member_that_is_not_there_is_tried_with_pauses(net: Net) -> None:
     a = net.open()
     a.book.on_events(
         [
-            Located(B, Locator.of("127.0.0.1", free_stream_ports(1)[0]).encode()),
+            Located(B, Locator.of("127.0.0.1", free_ports(1)[0]).encode()),
             ViewInstalled(View.of(1, A, B)),
         ]
     )

@@ -1,0 +1,453 @@
+"""Sealed datagrams: what opens, what is rejected, and that a rejection changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from gapless.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from gapless.identity import Address
+from gapless.keys.ciphers import SECRET_SUITES, SUITE_NAMES, suites_of
+from gapless.run import Run
+from gapless.wire import seal as wire_seal
+from gapless.wire.coalesce import decode_coalesced
+from gapless.wire.codec import ADDRESSED, HEADER_BYTES, SEALED, decode, encode, encode_split
+from gapless.wire.frames import Ack, Data, Frame
+from gapless.wire.seal import (
+    MAX_FOREIGN_KEYS,
+    MAX_SENDERS,
+    SEAL_OVERHEAD_BYTES,
+    WINDOW,
+    ReplayWindow,
+    Seal,
+    control_note,
+    is_control,
+)
+from gapless.wire.seal_keys import KeyRing, KeyState, SealKey
+from tests.support.processes import ROOT
+
+GROUP = 7
+A, B = Address(1, 100), Address(2, 200)
+SUITES = pytest.mark.parametrize("cipher", SUITE_NAMES)
+
+
+def key(
+    number: int, state: KeyState = KeyState.SEAL, cipher: str = "blake2b", salt: int = 0
+) -> SealKey:
+    return SealKey(number, bytes([number % 256, salt]) * 16, state, cipher)
+
+
+def ring(*keys: SealKey, secret: int = 9) -> KeyRing:
+    return KeyRing(bytes([secret]) * 32, keys or (key(1),))
+
+
+def sealer(*keys: SealKey, secret: int = 9) -> Seal:
+    made = ring(*keys, secret=secret)
+    return Seal(made, suites_of(made))
+
+
+def datagram(
+    text: bytes = b"x", sender: Address = A, to: int | None = None, *, bare: bool = False
+) -> bytes:
+    frames = (Data(Run.of(sender, 1, [text])),)
+    return encode(GROUP, sender, frames, to, bare=bare)
+
+
+def reason_of(seal: Seal, sealed: bytes) -> str:
+    """Return why a datagram is rejected; check that nothing but the counters changes."""
+    before = state_of(seal)
+    with pytest.raises(RemoteProtocolError) as caught:
+        seal.open(sealed)
+    assert state_of(seal) == before
+    seal.check_invariants()
+    return caught.value.reason
+
+
+def state_of(seal: Seal) -> Any:
+    return {
+        fields: [(window.top, window._run, window._seen) for window in one.windows]
+        for fields, one in {**seal._parked, **seal._senders}.items()
+    }
+
+
+@SUITES
+@pytest.mark.parametrize("to", [None, 200])
+@pytest.mark.parametrize("bare", [False, True])
+def test_what_is_sealed_opens_as_the_same_frames(cipher: str, to: int | None, bare: bool) -> None:
+    plain = datagram(b"hello" * 50, to=to, bare=bare)
+    sealed = sealer(key(1, cipher=cipher)).seal(plain)
+    opened = sealer(key(1, cipher=cipher)).open(sealed)
+    assert len(sealed) == len(plain) + SEAL_OVERHEAD_BYTES
+    assert decode(opened, opened=True) == decode(plain)
+    assert (b"hello" in sealed) == (cipher not in SECRET_SUITES)
+
+
+@given(st.binary(min_size=1, max_size=2000), st.sampled_from([None, 0, 200]))
+def test_every_payload_survives(text: bytes, to: int | None) -> None:
+    plain = datagram(text, to=to)
+    assert decode(sealer().open(sealer().seal(plain)), opened=True) == decode(plain)
+
+
+@SUITES
+def test_a_changed_datagram_does_not_open(cipher: str) -> None:
+    mine, other = sealer(key(1, cipher=cipher)), sealer(key(1, cipher=cipher))
+    for to in (None, 200):
+        sealed = mine.seal(datagram(b"pay 1", to=to))
+        for at in range(len(sealed)):
+            for bit in (1, 128):
+                changed = bytearray(sealed)
+                changed[at] ^= bit
+                assert reason_of(other, bytes(changed)) in wire_seal.SEAL_REASONS
+        for size_bytes in range(len(sealed)):
+            assert reason_of(other, sealed[:size_bytes]) in wire_seal.SEAL_REASONS
+        assert reason_of(other, sealed + b"x") == "seal"
+        other.open(sealed)
+
+
+def test_a_datagram_opens_once() -> None:
+    mine, other = sealer(), sealer()
+    sealed = [mine.seal(datagram()) for _ in range(3)]
+    other.open(sealed[2])
+    other.open(sealed[0])
+    assert [reason_of(other, one) for one in (sealed[0], sealed[2])] == ["replay", "replay"]
+    other.open(sealed[1])
+    assert reason_of(other, sealed[1]) == "replay"
+
+
+def test_a_datagram_of_another_sender_or_group_is_not_spliced_in() -> None:
+    other = sealer()
+    of_a, of_b = sealer().seal(datagram(sender=A)), sealer().seal(datagram(sender=B))
+    assert reason_of(other, of_b[:HEADER_BYTES] + of_a[HEADER_BYTES:]) == "seal"
+    assert reason_of(other, of_a[:HEADER_BYTES] + of_b[HEADER_BYTES:]) == "seal"
+
+
+def test_each_incarnation_and_each_key_counts_from_one() -> None:
+    mine = sealer()
+    counters = []
+    for sender in (A, A, Address(A.node, 101), A._replace(incarnation=102)):
+        sealed = mine.seal(datagram(sender=sender))
+        counters.append(int.from_bytes(sealed[HEADER_BYTES : HEADER_BYTES + 8], "little"))
+    assert counters == [1, 2, 1, 1]
+
+
+def test_no_pair_of_key_and_counter_occurs_twice_through_rotations() -> None:
+    seen: set[tuple[bytes, bytes]] = set()
+    states = ((KeyState.SEAL, KeyState.OPEN), (KeyState.OPEN, KeyState.SEAL))
+    mine, rng = sealer(key(1), key(2, KeyState.OPEN)), Random(5)
+    for _ in range(50):
+        first, second = rng.choice(states)
+        rotated = ring(key(1, first), key(2, second))
+        mine.replace_ring(rotated, suites_of(rotated))
+        for _ in range(rng.randrange(3)):
+            sealed = mine.seal(datagram())
+            pair = sealed[4:HEADER_BYTES], sealed[HEADER_BYTES : HEADER_BYTES + 8]
+            assert pair not in seen
+            seen.add(pair)
+    assert len(seen) > 20
+
+
+def test_the_key_is_selected_by_its_id_and_never_tried() -> None:
+    mine, other = sealer(key(1)), sealer(key(2, salt=1), key(3, KeyState.OPEN))
+    # The same secret under another id does not open.
+    assert reason_of(other, mine.seal(datagram())) == "key"
+    assert other.foreign_keys == {1: 1}
+    renamed = sealer(SealKey(5, key(1).secret, KeyState.SEAL, "blake2b"))
+    assert reason_of(renamed, mine.seal(datagram())) == "key"
+
+
+def test_foreign_keys_are_counted_within_bounds() -> None:
+    other = sealer()
+    for number in range(2, 250):
+        reason_of(other, sealer(key(number)).seal(datagram()))
+    assert len(other.foreign_keys) == MAX_FOREIGN_KEYS
+    assert other.rejected == {**dict.fromkeys(wire_seal.SEAL_REASONS, 0), "key": 248}
+    often = sealer(key(250))
+    for _ in range(50):
+        reason_of(other, often.seal(datagram()))
+    for number in range(2, 100):
+        reason_of(other, sealer(key(number)).seal(datagram()))
+    assert other.foreign_keys[250] == 50, "invented ids displace no key that is heard often"
+
+
+def test_a_retired_key_opens_nothing_and_an_open_one_seals_nothing() -> None:
+    old, new = key(1), key(2)
+    mine = sealer(old)
+    both = sealer(old._replace(state=KeyState.OPEN), new)
+    both.open(mine.seal(datagram()))
+    assert int.from_bytes(both.seal(datagram(sender=B))[4:8], "little") == 2
+    retired = ring(old._replace(state=KeyState.RETIRED), new)
+    both.replace_ring(retired, suites_of(retired))
+    assert reason_of(both, mine.seal(datagram())) == "key"
+
+
+def test_a_rotation_makes_no_replay_possible() -> None:
+    mine, other = sealer(), sealer()
+    sealed = mine.seal(datagram())
+    other.open(sealed)
+    rotated = ring(key(1, KeyState.OPEN), key(2))
+    other.replace_ring(rotated, suites_of(rotated))
+    assert reason_of(other, sealed) == "replay"
+
+
+def test_a_key_that_returns_finds_the_windows_of_before() -> None:
+    mine, other = sealer(), sealer()
+    sealed = mine.seal(datagram())
+    other.open(sealed)
+    without, again = ring(key(1, KeyState.RETIRED), key(2)), ring(key(1, KeyState.OPEN), key(2))
+    other.replace_ring(without, suites_of(without))
+    assert reason_of(other, sealed) == "key"
+    other.replace_ring(again, suites_of(again))
+    assert reason_of(other, sealed) == "replay"
+    other.open(mine.seal(datagram()))
+
+
+def test_another_key_with_the_same_id_is_another_key() -> None:
+    mine, other = sealer(), sealer()
+    other.open(mine.seal(datagram()))
+    mine.seal(datagram())
+    replaced = ring(key(1, salt=5))
+    for one in (mine, other):
+        one.replace_ring(replaced, suites_of(replaced))
+    sealed = mine.seal(datagram())
+    assert int.from_bytes(sealed[HEADER_BYTES : HEADER_BYTES + 8], "little") == 1
+    other.open(sealed)
+
+
+def counter_of(sealed: bytes) -> int:
+    return int.from_bytes(sealed[HEADER_BYTES : HEADER_BYTES + 8], "little")
+
+
+def test_a_datagram_of_a_former_incarnation_continues_its_counter() -> None:
+    """It may have waited for a stream over TCP while the member came back."""
+    mine, other = sealer(), sealer()
+    senders = [Address(1, 5), Address(1, 6), Address(1, 5), Address(1, 6), Address(1, 5)]
+    sealed = [mine.seal(datagram(sender=sender)) for sender in senders]
+    assert [counter_of(one) for one in sealed] == [1, 1, 2, 2, 3]
+    for one in sealed:
+        other.open(one)
+    with pytest.raises(LocalProtocolError, match="belongs to one member"):
+        mine.seal(datagram(sender=Address(2, 7)))
+
+
+def test_a_forgotten_incarnation_never_seals_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wire_seal.MAX_OWN_KEYS == 256
+    monkeypatch.setattr(wire_seal, "MAX_OWN_KEYS", 4)
+    mine = sealer()
+    for incarnation in range(1, 10):
+        mine.seal(datagram(sender=Address(1, incarnation)))
+    assert len(mine._own_keys) == 4
+    for incarnation in range(1, 6):
+        with pytest.raises(LocalProtocolError, match="last incarnations"):
+            mine.seal(datagram(sender=Address(1, incarnation)))
+    assert counter_of(mine.seal(datagram(sender=Address(1, 6)))) == 2
+
+
+def test_paths_have_windows_of_their_own() -> None:
+    """Datagrams to all may wait in one socket while those to one member overtake them."""
+    mine, other = sealer(), sealer()
+    waiting = [mine.seal(datagram()) for _ in range(20)]
+    alone = [mine.seal(datagram(to=200)) for _ in range(WINDOW + 50)]
+    note = mine.seal_control(b"note", GROUP, A)
+    for one in (note, *alone[50:], *waiting):
+        other.open(one)
+    assert {reason_of(other, one) for one in (note, alone[-1], waiting[3])} == {"replay"}
+    assert reason_of(other, alone[0]) == "replay", "older than the window"
+
+
+def test_the_newest_datagram_of_a_sender_is_known() -> None:
+    mine, other = sealer(), sealer()
+    sealed = [mine.seal(datagram()) for _ in range(3)]
+    found = []
+    for number in (0, 2, 1):
+        other.open(sealed[number])
+        found.append(other.was_newest)
+    assert found == [True, True, False]
+
+
+def test_an_own_datagram_that_comes_back_is_a_replay() -> None:
+    mine = sealer()
+    assert reason_of(mine, mine.seal(datagram())) == "replay"
+
+
+def test_another_ring_is_refused() -> None:
+    mine, other = sealer(), ring(secret=8)
+    with pytest.raises(LocalProtocolError, match="join again to use another ring"):
+        mine.replace_ring(other, suites_of(other))
+    assert ring().group_id("orders") != other.group_id("orders")
+    assert ring().group_id("orders") == ring(key(5)).group_id("orders")
+
+
+def test_plain_datagrams_are_rejected_by_members_with_keys_and_sealed_ones_without() -> None:
+    assert reason_of(sealer(), datagram()) == "unsealed"
+    for garbage in (b"", b"GL", b"\0" * 100, b"GLM1" + bytes(60)):
+        assert reason_of(sealer(), garbage) == "noise"
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode(sealer().seal(datagram()))
+    assert caught.value.reason == "sealed"
+
+
+def test_control_datagrams_are_sealed_and_marked() -> None:
+    mine, other = sealer(), sealer()
+    opened = other.open(mine.seal_control(b"a note", GROUP, A))
+    assert is_control(opened)
+    assert control_note(opened) == b"a note"
+    with pytest.raises(RemoteProtocolError):
+        decode(opened, opened=True)
+    assert not is_control(other.open(mine.seal(datagram())))
+
+
+def test_the_table_of_senders_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_SENDERS == 4096
+    monkeypatch.setattr(wire_seal, "MAX_SENDERS", 8)
+    mine, other = sealer(), sealer()
+    recorded = [mine.seal(datagram(sender=A)) for _ in range(40)]
+    for node in range(10, 40):
+        other.open(recorded[node - 10])
+        other.open(sealer().seal(datagram(sender=Address(node, 1))))
+    other.check_invariants()
+    assert len(other._senders) == 8
+    assert reason_of(other, recorded[0]) == "replay", "a sender that is heard keeps its window"
+
+
+def test_a_stranger_fills_no_table() -> None:
+    other = sealer()
+    for node in range(1, 200):
+        stranger = sealer(key(1, salt=4))
+        assert reason_of(other, stranger.seal(datagram(sender=Address(node, 1)))) == "seal"
+    assert not other._senders
+
+
+def test_opened_datagrams_are_joined_like_plain_ones() -> None:
+    run = Run.of(A, 1, [b"%d" % number for number in range(1000)])
+    plain = encode_split(GROUP, A, Data(run), 300)
+    mine, other = sealer(), sealer()
+    opened = [other.open(mine.seal(one)) for one in plain]
+    assert len(opened) > 5
+    assert runs(decode_coalesced(opened, opened=True)) == runs(decode_coalesced(plain))
+
+
+def runs(found: Iterable[tuple[Any, int]]) -> list[tuple[list[bytes], int]]:
+    return [(one.frames[0].run.messages(), times) for one, times in found]
+
+
+def test_flags_of_the_header_are_authenticated() -> None:
+    sealed = sealer().seal(encode(GROUP, A, _frames(), 200))
+    assert sealed[3] == SEALED | ADDRESSED
+    assert reason_of(sealer(), sealed[:3] + bytes([SEALED]) + sealed[4:]) == "seal"
+
+
+def _frames() -> tuple[Frame, ...]:
+    return (Ack(A, 5, 1000),)
+
+
+# The window
+
+
+class Model:
+    """A window as a set of all counters that were opened."""
+
+    def __init__(self) -> None:
+        self.opened: set[int] = set()
+
+    def is_new(self, counter: int) -> bool:
+        top = max(self.opened, default=0)
+        return counter > 0 and counter not in self.opened and counter > top - WINDOW
+
+
+@given(st.lists(st.integers(-3, 40), min_size=1, max_size=200), st.integers(0, 3 * WINDOW))
+def test_the_window_is_the_set_of_opened_counters(steps: list[int], jump: int) -> None:
+    window, model, at = ReplayWindow(), Model(), 0
+    for number, step in enumerate(steps):
+        at = max(1, at + step + (jump if number == len(steps) // 2 else 0))
+        for counter in {at, max(1, at - 1), max(1, at - WINDOW), max(1, at - WINDOW + 1)}:
+            assert window.is_new(counter) == model.is_new(counter)
+        if window.is_new(at):
+            window.add(at)
+            model.opened.add(at)
+        window.check_invariants()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_window_under_random_orders(seed: int) -> None:
+    rng, window, model = Random(seed), ReplayWindow(), Model()
+    for number in range(1, 3000):
+        for counter in (number, max(1, number - rng.randrange(WINDOW + 100))):
+            assert window.is_new(counter) == model.is_new(counter)
+            if model.is_new(counter) and rng.random() < 0.8:
+                window.add(counter)
+                model.opened.add(counter)
+    window.check_invariants()
+
+
+def test_the_edges_of_the_window() -> None:
+    window = ReplayWindow()
+    assert not window.is_new(0)
+    window.add(WINDOW + 5)
+    assert window.is_new(6)
+    assert not window.is_new(5)
+    for counter in (WINDOW + 6, WINDOW + 7):
+        window.add(counter)
+    assert [window.is_new(counter) for counter in (7, 8, WINDOW + 5, WINDOW + 7)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    window.add(8)
+    assert not window.is_new(8)
+    window.add(2**63)
+    assert not window.is_new(WINDOW + 7)
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [(key(1, KeyState.OPEN),), (key(1), key(2)), (key(1), key(1, KeyState.OPEN)), ()],
+)
+def test_a_ring_has_one_key_that_seals_and_no_id_twice(keys: tuple[SealKey, ...]) -> None:
+    with pytest.raises(ConfigError):
+        KeyRing(bytes(32), keys)
+
+
+def test_no_text_shows_a_secret() -> None:
+    made = ring(key(0x41))
+    shown = f"{made!r} {made.keys!r} {made.keys[0]} {made.label} {made.keys[0].label}"
+    assert made.secret.hex() not in shown
+    assert made.keys[0].secret.hex() not in shown
+    assert repr(made.keys[0].secret) not in shown
+
+
+def test_an_unknown_cipher_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="rot13"):
+        suites_of(ring(key(1, cipher="rot13")))
+    suites_of(ring(key(1), key(2, KeyState.RETIRED, cipher="rot13")))
+
+
+# Known answers, for other implementations
+
+
+@SUITES
+def test_the_vectors_of_the_wire_page(cipher: str) -> None:
+    """docs/reference/wire.md shows how each suite seals one datagram."""
+    known = SealKey(0x3F9A77B1, bytes(range(32)), KeyState.SEAL, cipher)
+    made = KeyRing(bytes(range(32, 64)), (known,))
+    sender = Address(0x0102030405060708, 0x1112131415161718)
+    group = made.group_id("orders")
+    plain = encode(group, sender, (Ack(sender, 5, 4096),), addressee=0x2122232425262728)
+    page = (ROOT / "docs/reference/wire.md").read_text()
+    assert f"`{group:016x}`" in page
+    assert f"`{made.label}`" in page
+    sealed = Seal(made, suites_of(made)).seal(plain)
+    shown = "".join(
+        page.partition(f"`{cipher}` seals it as\n\n```\n")[2].partition("```")[0].split()
+    )
+    assert shown == sealed.hex()
+    assert "".join(
+        page.partition("The plain datagram\n\n```\n")[2].partition("```")[0].split()
+    ) == (plain.hex())
