@@ -53,9 +53,9 @@ def test_looking_at_thequeue_while_another_thread_fills_it(look: str) -> None:
     assert not filler.is_alive()
 
 
-def _alone(incarnation: int) -> Member:
-    """Return a member in a view of its own, whose window has room for two unread messages."""
-    config = Config.make(capacity=2, max_seqno_ahead=2, unread_limit=1)
+def _alone(incarnation: int, capacity: int = 2) -> Member:
+    """Return a member in a view of its own; a small window has room for unread messages only."""
+    config = Config.make(capacity=capacity, max_seqno_ahead=2, unread_limit=capacity // 2)
     member = Member(Address(1, incarnation), 1, config, Random(1))
     member.join(0)
     while member.view is None:
@@ -97,7 +97,7 @@ def test_a_bundle_that_waits_when_its_member_is_expelled_is_sent_by_the_next_inc
 @pytest.mark.parametrize("counted", [1, 2])
 def test_only_counted_requests_are_flushed(counted: int) -> None:
     """A request put after the count may belong to a thread whose former message is in a bundle."""
-    sends, member = SendRequests(1 << 16), _alone(1)
+    sends, member = SendRequests(1 << 16), _alone(1, capacity=16)
     requests = [SendRequest(Payloads.of([b"%d" % number])) for number in range(3)]
     for request in requests[:counted]:
         sends.put(request)
