@@ -210,9 +210,7 @@ class SendRequests:
     def _is_small(self, request: SendRequest) -> bool:
         return request.size_bytes <= self._small_bytes and request.is_mergeable
 
-    def _merge_small(
-        self, together: list[SendRequest], left: int, member: Member
-    ) -> int | None:
+    def _merge_small(self, together: list[SendRequest], left: int, member: Member) -> int | None:
         """Take some of the ``left`` requests that follow; return how many, or None without room."""
         chosen = self._mergeable(together[0].size_bytes, left)
         payloads = Payloads.of_validated(
