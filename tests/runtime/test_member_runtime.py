@@ -58,6 +58,19 @@ def run_of(*messages: bytes) -> Delivery:
     return Delivery(B, 1, len(messages), Run.of(B, 1, messages))
 
 
+def found_group(runtime: MemberRuntime) -> None:
+    """Join, in virtual time, until the member is in a view of its own."""
+    process_ready(runtime.run_commands(0), runtime)
+    while runtime.member.view is None:
+        assert runtime.member.deadline_ns is not None
+        process_ready([runtime.member.tick(runtime.member.deadline_ns)], runtime)
+
+
+def delivered_messages(outbox: DeliveryQueue) -> list[bytes]:
+    deliveries = [item for item in outbox.take() if isinstance(item, Delivery)]
+    return [message for item in deliveries for message in item.messages()]
+
+
 def test_places_are_noted_before_datagrams_go_there(network: InProcessNetwork) -> None:
     here, there, elsewhere = network.open(), network.open(), network.open()
     seat, _ = seat_at(here)
@@ -266,10 +279,7 @@ def test_a_request_submitted_in_a_turn_does_not_overtake_a_message_bundled_in_th
 ) -> None:
     """The message missed the bundle of the turn, so the request waits for the next turn, too."""
     runtime, outbox = seat_at(network.open())
-    process_ready(runtime.run_commands(0), runtime)
-    while (due_ns := runtime.member.deadline_ns) is not None and runtime.member.view is None:
-        process_ready([runtime.member.tick(due_ns)], runtime)
-    assert runtime.member.view is not None
+    found_group(runtime)
     flush_bundle = runtime.flush_bundle
     receipt = LoneReceipt()
 
@@ -283,5 +293,16 @@ def test_a_request_submitted_in_a_turn_does_not_overtake_a_message_bundled_in_th
     assert runtime.has_commands
     monkeypatch.setattr(runtime, "flush_bundle", flush_bundle)
     process_ready(runtime.run_commands(time.monotonic_ns()), runtime)
-    deliveries = [item for item in outbox.take() if isinstance(item, Delivery)]
-    assert [message for item in deliveries for message in item.messages()] == [b"first", b"second"]
+    assert delivered_messages(outbox) == [b"first", b"second"]
+
+
+def test_the_bundles_of_a_former_incarnation_are_sent_before_later_messages(
+    network: InProcessNetwork,
+) -> None:
+    runtime, outbox = seat_at(network.open())
+    process_ready(runtime.run_commands(0), runtime)
+    runtime.send_requests.unsent_bundles.append(Bundle(Payloads.of([b"first", b"second"])))
+    runtime.bundler.add(b"third", LoneReceipt())
+    found_group(runtime)
+    process_ready(runtime.run_commands(time.monotonic_ns()), runtime)
+    assert delivered_messages(outbox) == [b"first", b"second", b"third"]

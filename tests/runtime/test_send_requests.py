@@ -82,7 +82,7 @@ def test_a_bundle_that_waits_when_its_member_is_expelled_is_sent_by_the_next_inc
     member, readies = _alone(2), []
     sends.on_view()
     assert sends.has_new
-    for number, ready in enumerate(sends.flush(sends.count_new(), member, now_ns)):
+    for number, ready in enumerate(sends.resubmit_bundles(member, now_ns)):
         assert number == 0
         readies.append(ready)
     while not bundle.done():

@@ -265,8 +265,12 @@ class MemberRuntime:
                 yield ready
 
     def flush_bundle(self, now_ns: int) -> Iterator[Ready]:
-        """Give the machine the bundle, once there is a view."""
-        if self.member.view is None or (bundle := self.bundler.take()) is None:
+        """Give the machine the bundle, once there is a view, after those of former incarnations."""
+        if self.member.view is None:
+            return
+        if self.send_requests.unsent_bundles:
+            yield from self.send_requests.resubmit_bundles(self.member, now_ns)
+        if (bundle := self.bundler.take()) is None:
             return
         if (ready := self.send_requests.submit_bundle(bundle, self.member, now_ns)) is not None:
             yield ready

@@ -139,7 +139,7 @@ class SendRequests:
         """Whether the next turn has a request to flush."""
         self._submitted: dict[int, list[SendRequest] | list[Bundle]] = {}
         self._undelivered: dict[int, SendRequest] = {}
-        self._unsent_bundles: deque[Bundle] = deque()
+        self.unsent_bundles: deque[Bundle] = deque()
         """Bundles that waited for room when their incarnation ended."""
 
     def put(self, request: SendRequest) -> None:
@@ -149,7 +149,7 @@ class SendRequests:
 
     def on_view(self) -> None:
         """Flush the queue with the next turn: there is a view."""
-        self.has_new = bool(self.queue or self._unsent_bundles)
+        self.has_new = bool(self.queue or self.unsent_bundles)
 
     @property
     def deadline_ns(self) -> int | None:
@@ -175,10 +175,6 @@ class SendRequests:
         if member.view is None:
             self._expire(now_ns)
             return
-        while self._unsent_bundles:
-            ready = self.submit_bundle(self._unsent_bundles.popleft(), member, now_ns)
-            if ready is not None:
-                yield ready
         crowded = False
         while left > 0 and self.queue:
             left -= 1
@@ -191,6 +187,13 @@ class SendRequests:
                 crowded = taken is None
                 left -= taken or 0
             ready = self._submit(together, member, now_ns)
+            if ready is not None:
+                yield ready
+
+    def resubmit_bundles(self, member: Member, now_ns: int) -> Iterator[Ready]:
+        """Give the machine the bundles that a former incarnation has not sent."""
+        while self.unsent_bundles:
+            ready = self.submit_bundle(self.unsent_bundles.popleft(), member, now_ns)
             if ready is not None:
                 yield ready
 
@@ -315,7 +318,7 @@ class SendRequests:
         bundle.sent_before += event.accepted
         if unsent := bundle.payloads[event.accepted :]:
             bundle.payloads = Payloads.of_validated(unsent)
-            self._unsent_bundles.append(bundle)
+            self.unsent_bundles.append(bundle)
         else:
             bundle.resolve(event)
 
@@ -339,11 +342,11 @@ class SendRequests:
         """Fail every waiting request."""
         waiting = [request for together in self._submitted.values() for request in together]
         waiting += self._undelivered.values()
-        if self._unsent_bundles:
-            count = sum(len(bundle.payloads) for bundle in self._unsent_bundles)
+        if self.unsent_bundles:
+            count = sum(len(bundle.payloads) for bundle in self.unsent_bundles)
             log.warning("%d messages were not sent: %s", count, error)
-        while self._unsent_bundles:
-            self._unsent_bundles.popleft().fail(error)
+        while self.unsent_bundles:
+            self.unsent_bundles.popleft().fail(error)
         while self.queue:
             waiting.append(self.queue.popleft())
         self._submitted, self._undelivered = {}, {}
