@@ -2,9 +2,15 @@
 
 Choose with the environment variable GAPLESS_HYPOTHESIS. A test that wants more or fewer examples
 multiplies ``settings.default.max_examples``, so that it grows with the profile.
+
+Members of tests, and of their child processes, share a folder for configurations of their own: the
+keys of the user who runs the tests are neither used nor changed.
 """
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -12,6 +18,12 @@ from hypothesis import settings
 settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("GAPLESS_HYPOTHESIS", "ci"))
+
+for _name in ("GAPLESS_KEYS", "GAPLESS_INSECURE"):
+    os.environ.pop(_name, None)
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit the folder
+    os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="gapless-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 @pytest.hookimpl(trylast=True)

@@ -50,6 +50,7 @@ class Adapter(Member):
             "bench",
             transport=self._transport(),
             config={"loopback": False, **knobs},
+            insecure=not task.options.get("sealed"),  # as its peers
             node=task.at + 1,
         ).open()
         self.group.wait_for_members(task.members or len(task.hosts), PATIENCE_S)

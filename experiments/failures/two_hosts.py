@@ -28,6 +28,7 @@ from experiments.failures.processes import (
     load_average,
     wait_for_view,
 )
+from gapless.keys.keyring import Keyring
 from gapless_lab.process import LabError, Testbed, lab_environ
 
 if TYPE_CHECKING:
@@ -122,12 +123,15 @@ class _Hosts(Testbed[MemberHandle]):
     def __init__(self, case: Case, folder: Path) -> None:
         super().__init__(folder)
         self.case = case
+        self.keys = folder / "keys.toml"
+        if not self.keys.exists():
+            Keyring.new().create(self.keys)
 
     def launch(self, *hosts: str) -> list[MemberHandle]:
         """Start the members of some hosts."""
         for host in hosts:
             prefix = ("ip", "netns", "exec", host)
-            options = {**self.case.options, "timeout": 30}
+            options = {**self.case.options, "keys": str(self.keys), "timeout": 30}
             task = MemberTask("two hosts", HOSTS.index(host), options, greet=True)
             name = f"{host}{self.incarnations[host]}"
             self.start(host, self._maker(name, task, prefix))
@@ -227,7 +231,7 @@ def main() -> None:
         rows = []
         for number, case in enumerate(chosen):
             own = Path(folder) / str(number)
-            own.mkdir()
+            own.mkdir(mode=0o700)
             rows.append(asdict(_run_case(case, asked["rounds"], asked["cut_s"], own)))
     sys.stdout.write(json.dumps(rows) + "\n")
 

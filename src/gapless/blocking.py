@@ -616,8 +616,9 @@ def join(
     setting ``found_after`` (1 s) founds the group. At the end of the block the member leaves: all
     receivers acknowledge its messages first, within the setting ``leave_timeout`` (10 s).
 
-    Without ``discover`` and ``seeds``, members on one local network find each other by multicast,
-    and members of one user on one machine by files in a temporary directory.
+    Without ``discover`` and ``seeds``, members of one user on one machine find each other by
+    files in a temporary directory, and members with the same ``keys`` on one local network by
+    multicast.
 
     Args:
         group: The name of the group, the same for all members.
@@ -644,15 +645,21 @@ def join(
         listen: False for a member that only sends; received messages are dropped.
         rejoin: False to close the member after an expulsion instead of joining again as a new
             incarnation.
-        keys: The keyring of a sealed group: the path of a file, or a ``Keyring``. Only members with
-            the same ring meet, and nobody else can speak, read or expel
+        keys: The keyring of the group: the path of a file, or a ``Keyring``. Only members with the
+            same ring meet, and nobody else can speak, read or expel
             (docs/guides/operating/keys.md). By default the file that the environment variable
-            ``GAPLESS_KEYS`` names; without it the group is not sealed.
-        insecure: True for a group without keys although ``GAPLESS_KEYS`` is set.
+            ``GAPLESS_KEYS`` names, else the keyring of this user that ``gapless keys new`` made,
+            else keys that only members of this user on this machine have: such a group stays on
+            loopback.
+        insecure: True for a group without keys: everybody who reaches its addresses can take part.
+            The environment variable ``GAPLESS_INSECURE=1`` has the same effect where neither
+            ``keys`` nor ``GAPLESS_KEYS`` is given.
         allow_lossy: True to use retransmission switched off (the profile ``ordered``) over UDP,
             which may lose messages, from the start or at run time. Without it both are refused.
         host: The local address to use, also for multicast; by default the address on the route to
-            the seeds, else of the default route, else of an interface with multicast.
+            the seeds, else of the default route, else of an interface with multicast. A group
+            without ``keys`` of an operator uses loopback, and refuses an address of a network
+            unless ``insecure`` is true.
         ports: The ports to try in turn; by default 7800 to 7899. 0 is any free port.
         node: The 64-bit id of this member; by default random.
         resume: For a durable member: the highest seqno of each sender that the member has stored.

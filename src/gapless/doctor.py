@@ -205,6 +205,7 @@ def group_of_two(host: str) -> DoctorFinding:
         "config": quick,
         "transport": "udp",
         "timeout": 10,
+        "keys": keyring.Keyring.new(),  # of this check alone; nothing is written
     }
     with (
         blocking.join(PROBE_GROUP, ports=ports[0], **options) as first,
@@ -329,17 +330,19 @@ def rendezvous() -> DoctorFinding:
 
 def keys() -> DoctorFinding:
     """Check which keyring this user has."""
-    path = keyring.default_path()
-    is_named = bool(os.environ.get(keyring.ENVIRONMENT_VARIABLE))
-    if not is_named and not os.path.lexists(path):
-        return DoctorFinding(
-            "keys",
-            "note",
-            f"no keyring in {path}: groups are not sealed",
-            "run gapless keys new, copy the file to every member, and set"
-            f" {keyring.ENVIRONMENT_VARIABLE} or join(keys=FILE)",
-        )
     try:
+        path = keyring.default_path()
+        is_named = bool(os.environ.get(keyring.ENVIRONMENT_VARIABLE))
+        if not is_named and not os.path.lexists(path):
+            local = keyring.local_path()
+            if os.path.lexists(local):
+                keyring.Keyring.read(local)
+            return DoctorFinding(
+                "keys",
+                "note",
+                f"no keyring in {path}: groups stay on this machine, with the keys of {local}",
+                "to reach other machines run gapless keys new, and copy the file to every machine",
+            )
         found = keyring.Keyring.read(path)
     except KeyringError as error:
         return DoctorFinding("keys", "bad", error.problem, error.advice)
@@ -348,9 +351,6 @@ def keys() -> DoctorFinding:
         "ok",
         f"ring {found.ring.label} in {path}, {len(found.keys)} keys, {found.sealing_key.label}"
         " seals",
-        ""
-        if is_named
-        else f"a group is sealed if {keyring.ENVIRONMENT_VARIABLE} or join(keys=FILE) names a file",
     )
 
 

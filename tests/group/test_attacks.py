@@ -344,10 +344,12 @@ def test_a_member_with_wrong_keys_pulls_the_state_only_without_keys(level: str) 
     ports = free_ports(2)
     keys = None if level == "plain" else Keyring.new()
     others = Keyring.new() if level == "other ring" else None
-    with blocking.join(GROUP, keys=keys, state=secret, **options(ports)) as group:
+    joining: dict[str, Any] = {"insecure": keys is None, **options(ports)}
+    with blocking.join(GROUP, keys=keys, state=secret, **joining) as group:
         reader = threading.Thread(target=list, args=(group,))
         reader.start()
-        with blocking.join(GROUP, keys=others, state=thief, **options(ports)) as stranger:
+        joining["insecure"] = others is None
+        with blocking.join(GROUP, keys=others, state=thief, **joining) as stranger:
             if level == "plain":
                 assert thief.state == secret.state
                 assert members(stranger) == (me(group), me(stranger))

@@ -167,7 +167,10 @@ def test_a_member_that_is_alone_with_wrong_keys_says_why(
     theirs, mine = keys[case]
     ports = free_ports(2)
     more = {"transport": transport, **options(ports)}
-    with blocking.join(GROUP, keys=theirs, **more), blocking.join(GROUP, keys=mine, **more) as lone:
+    with (
+        blocking.join(GROUP, keys=theirs, insecure=theirs is None, **more),
+        blocking.join(GROUP, keys=mine, insecure=mine is None, **more) as lone,
+    ):
         event = _mismatch(lone)
         assert event.reason == case
         assert "keys= or GAPLESS_KEYS" in event.text

@@ -27,7 +27,8 @@ from gapless.keys.keyring import (
     RotationStep,
     StoredKey,
     default_path,
-    load_or_create_default,
+    load_or_create,
+    local_path,
     parse_key_id,
 )
 from gapless.wire.seal_keys import KeyRing, KeyState, SealKey
@@ -623,9 +624,9 @@ def test_without_a_home_the_variable_is_named(home: Path, monkeypatch: pytest.Mo
 def test_the_first_call_makes_the_keyring_and_the_second_reads_the_same(
     home: Path, no_umask: None
 ) -> None:
-    made = load_or_create_default()
-    assert load_or_create_default() == made
-    path = default_path()
+    made = load_or_create(local_path())
+    assert load_or_create(local_path()) == made
+    path = local_path()
     assert [mode_of(each) for each in (path, path.parent, path.parent.parent)] == [
         0o600,
         0o700,
@@ -633,26 +634,17 @@ def test_the_first_call_makes_the_keyring_and_the_second_reads_the_same(
     ]
 
 
-def test_a_missing_file_that_the_variable_names_is_never_made(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GAPLESS_KEYS", str(home / "misspelled.toml"))
-    with pytest.raises(ConfigError, match="no such keyring"):
-        load_or_create_default()
-    assert list(home.iterdir()) == []
-
-
 def test_a_bad_keyring_of_this_user_is_never_replaced(home: Path) -> None:
-    load_or_create_default()
-    path = default_path()
+    load_or_create(local_path())
+    path = local_path()
     path.write_text("ring = 5\n")
     with pytest.raises(ConfigError, match="has no keys"):
-        load_or_create_default()
+        load_or_create(local_path())
     assert path.read_text() == "ring = 5\n"
     path.unlink()
     path.symlink_to("nowhere")
     with pytest.raises(ConfigError, match="no such keyring"):
-        load_or_create_default()
+        load_or_create(local_path())
 
 
 def test_the_loser_of_a_race_reads_the_file_of_the_winner(
@@ -664,23 +656,24 @@ def test_the_loser_of_a_race_reads_the_file_of_the_winner(
 
     def lose() -> Keyring:
         with suppress(KeyringExistsError):
-            winner.create(default_path())
+            winner.create(local_path())
         return new()
 
     monkeypatch.setattr(Keyring, "new", lose)
-    assert load_or_create_default() == winner
+    assert load_or_create(local_path()) == winner
 
 
 RACER = """
 import sys
-from gapless.keys.keyring import load_or_create_default
+from gapless.keys.keyring import load_or_create, local_path
 for line in sys.stdin:
-    print(load_or_create_default().sealing_key.fingerprint, flush=True)
+    print(load_or_create(local_path()).sealing_key.fingerprint, flush=True)
 """
 
 
 def test_processes_that_start_at_once_have_one_ring(home: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(keyring.__file__).parents[1])}
+    path = local_path()
     racers = [ChildProcess("-c", RACER, environment=environment) for _ in range(4)]
     try:
         found: list[str] = []
@@ -690,8 +683,8 @@ def test_processes_that_start_at_once_have_one_ring(home: Path) -> None:
             prints = {racer.read_line() for racer in racers}
             assert len(prints) == 1, "two processes have different rings"
             found += prints
-            default_path().unlink()
-            default_path().parent.rmdir()
+            path.unlink()
+            path.parent.rmdir()
         assert len(set(found)) == 25
     finally:
         for racer in racers:

@@ -314,7 +314,13 @@ def scene(level: str, ring: Keyring | None = None, **more: Any) -> Iterator[Scen
         groups = []
         for number in range(3):
             name = "store" if number == 2 else ""
-            group = blocking.join(GROUP, keys=keys, durable_name=name, **{**options(ports), **more})
+            group = blocking.join(
+                GROUP,
+                keys=keys,
+                insecure=keys is None,
+                durable_name=name,
+                **{**options(ports), **more},
+            )
             # A group that an attack has broken need not end well.
             stack.callback(group.close, 5 if sealed else 0.2)
             groups.append(group.open())

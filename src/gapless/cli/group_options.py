@@ -96,12 +96,12 @@ _OPTIONS = (
         "--keys",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="The keyring of a sealed group; by default the file that GAPLESS_KEYS names.",
+        help="The keyring of the group; by default that of GAPLESS_KEYS, else of this user.",
     ),
     click.option(
         "--insecure",
         is_flag=True,
-        help="Join without keys although GAPLESS_KEYS is set.",
+        help="Join without keys: everybody who reaches the group can take part.",
     ),
     click.option(
         "--allow-lossy",

@@ -46,6 +46,8 @@ class Discovery:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"{', '.join(twice)} is given more than once; keep one")
+        self.confined = ""
+        """Why no member on another machine can be found; empty if one can."""
         self._own: Locator | None = None
         self._remembered: dict[Locator, None] = {}
         self._failures = {source.name: DiscoveryProblems() for source in self.sources}

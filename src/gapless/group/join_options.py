@@ -1,8 +1,9 @@
 """The options of ``join``, and how they become a handle.
 
 Without discovery options, members find each other by multicast and, on one machine, by a directory
-under the system's folder for temporary files, writable only for this user. A first program thus
-needs no configuration, no privileges and no network.
+under the system's folder for temporary files, writable only for this user. Without keys a group
+stays on this machine, sealed with the keys of this user (group_keys.py). A first program thus needs
+no configuration, no privileges and no network.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from gapless.config import SETTINGS, Config
 from gapless.discovery import Directory, Discovery, Multicast, Seeds, default_group
 from gapless.errors import ConfigError
 from gapless.group.deprecated import warn_renamed
+from gapless.group.group_keys import (
+    GroupKeys,
+    check_open_transport,
+    choose_keys,
+    log_unsealed,
+)
 from gapless.group.option_checks import check_options, read_ports
 from gapless.group.timeouts import Duration
-from gapless.keys.ciphers import suites_of
-from gapless.keys.keyring import ENVIRONMENT_VARIABLE, Keyring
+from gapless.keys.keyring import Keyring
 from gapless.logger import log
 from gapless.runtime.handle import MemberHandle
 from gapless.transport.udp import PORTS, UdpMesh, UdpMulticast, open_udp
 from gapless.units import NS_PER_MS, NS_PER_S
-from gapless.wire.seal import Seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,9 +111,9 @@ class MemberOptions:
     listen: bool = True
     rejoin: bool = True
     keys: str | Path | Keyring | None = None
-    """The keyring of a sealed group; by default the file that GAPLESS_KEYS names, if any."""
+    """The keyring of the group; by default that of the environment or of this user."""
     insecure: bool = False
-    """Whether the group is not sealed although GAPLESS_KEYS names a keyring."""
+    """Whether the group has no keys."""
     allow_lossy: bool = False
     """Whether retransmission may be off although the transport may lose datagrams."""
     host: str | None = None
@@ -171,27 +176,18 @@ class MemberOptions:
         if not isinstance(self.trace, (str, Path, Recorder)):
             raise ConfigError(f"trace={self.trace!r}: expected the path of a folder, or a Recorder")
 
-    def _warn_unsealed(self, transport: Transport) -> None:
-        """Say that the group has no keys although the environment names a keyring."""
-        if os.environ.get(ENVIRONMENT_VARIABLE) and transport.seal is None:
-            why = "insecure=True" if self.insecure else "the open transport has no seal"
-            log.warning(
-                "%s: %s names a keyring, and the group is not sealed: %s",
-                self.group,
-                ENVIRONMENT_VARIABLE,
-                why,
-            )
-
     def open(self, sink: DeliverySink) -> MemberHandle:
         """Open the transport and return a joining handle; opening may block for a moment."""
         config = read_config(self.config)
         self._check_loss(config)
-        transport = (
-            self.transport
-            if not isinstance(self.transport, str)
-            else self._open_transport(self.transport)
-        )
-        self._warn_unsealed(transport)
+        keys = GroupKeys(None)
+        if isinstance(self.transport, str):
+            keys = choose_keys(self)
+            transport = self._open_transport(self.transport, keys)
+        else:
+            transport = self.transport
+            check_open_transport(self, transport)
+        log_unsealed(self, transport)
         join: dict[str, Any] = {"state": self.state is not None}
         if self.durable_name:
             join.update(resume=self.resume, stores=self.stores)
@@ -209,7 +205,7 @@ class MemberOptions:
                 rejoin=self.rejoin,
                 sink=sink,
                 trace=self._recorder(),
-                keyring=self._keyring_path(),
+                keyring=keys.path,
             )
         except BaseException:
             transport.close()
@@ -246,34 +242,11 @@ class MemberOptions:
             return Recorder(self.trace, **parse_recording_mode(self.trace_mode or "full"))
         return self.trace
 
-    def _open_transport(self, name: str) -> Transport:
+    def _open_transport(self, name: str, keys: GroupKeys) -> Transport:
         ports = PORTS if self.ports is None else self.ports
-        seal = self._open_seal()
         discovery = read_discovery(self.discover, self.group, self.seeds)
-        return TRANSPORTS[name](self.host, ports, discovery=discovery, seal=seal)
-
-    def _keyring_path(self) -> Path | None:
-        """Return the file with the keys of the group; None without a file."""
-        if isinstance(self.keys, Keyring) or self.insecure:
-            return None
-        if not isinstance(self.transport, str):
-            return None  # the seal of an open transport is the caller's
-        named = os.environ.get(ENVIRONMENT_VARIABLE) if self.keys is None else self.keys
-        if not named:
-            return None
-        try:
-            return Path(named).expanduser().absolute()
-        except RuntimeError as error:
-            raise ConfigError(f"keys={str(named)!r}: {error}; name the file in full") from None
-
-    def _open_seal(self) -> Seal | None:
-        """Return the envelope of the group; None for a group without keys."""
-        path = self._keyring_path()
-        if path is None and not isinstance(self.keys, Keyring):
-            return None
-        keyring = Keyring.read(path) if path is not None else self.keys
-        assert isinstance(keyring, Keyring), "a keyring is given, or read from its file"
-        return Seal(keyring.ring, suites_of(keyring.ring))
+        host = keys.choose_host(self.host, discovery)
+        return TRANSPORTS[name](host, ports, discovery=discovery, seal=keys.new_seal())
 
 
 def _may_found_early(config: Config, transport: Transport) -> bool:

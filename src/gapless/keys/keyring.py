@@ -53,6 +53,9 @@ MAX_FILE_BYTES = 64 * KIB
 MAX_KEYS = 64
 """Maximum number of keys in a keyring: members announce the keys that they open."""
 
+LOCAL_NAME = "local.toml"
+"""The file name of the keyring that members of one user on one machine share."""
+
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 _ID_SPACE = 2**16
@@ -400,36 +403,84 @@ def default_path() -> Path:
     Raises:
         ConfigError: This user has no home directory.
     """
-    try:
-        if named := os.environ.get(ENVIRONMENT_VARIABLE):
+    if named := os.environ.get(ENVIRONMENT_VARIABLE):
+        with _without_home():
             return Path(named).expanduser()
-        config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    return _config_folder() / "keys.toml"
+
+
+def _config_folder() -> Path:
+    """Return the folder of Gapless for configurations of this user."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    with _without_home():
         # The specification of XDG_CONFIG_HOME says that a relative path is to be ignored.
-        folder = config if config.is_absolute() else Path.home() / ".config"
+        return (config if config.is_absolute() else Path.home() / ".config") / "gapless"
+
+
+@contextmanager
+def _without_home() -> Iterator[None]:
+    """Turn the error of a user without a home directory into one about the keyring."""
+    try:
+        yield
     except RuntimeError:
         raise KeyringError(
             "this user has no home directory for a keyring",
             f"name the file: {ENVIRONMENT_VARIABLE}=FILE",
         ) from None
-    return folder / "gapless" / "keys.toml"
 
 
-def load_or_create_default() -> Keyring:
-    """Return the keyring of this user; the first call makes the file and its folder.
+def local_path() -> Path:
+    """Return the path of the keyring that the members of this user on this machine share.
 
-    Processes that call this function at the same time return the same keyring. A missing file that
-    ``GAPLESS_KEYS`` names is an error, because a new ring would meet no other member.
+    The file ``local.toml`` beside the keyring of this user; without a folder for configurations
+    that this user can write to, in the folder for temporary files, in a folder of this user.
+
+    Raises:
+        ConfigError: No such folder can be used; the text says what to do.
+    """
+    problem = ""
+    try:
+        folder = _config_folder()
+        if _is_usable(folder):
+            return folder / LOCAL_NAME
+        problem = f"{folder} cannot be written"
+    except KeyringError as error:
+        problem = error.problem
+    import tempfile  # slow to import, and seldom needed
+
+    folder = Path(tempfile.gettempdir()).absolute() / f"gapless-{os.getuid()}"
+    if not _is_usable(folder):
+        raise KeyringError(
+            f"{problem}, and {folder} belongs to another user or cannot be written",
+            f"make a folder of this user and set XDG_CONFIG_HOME to it, name a keyring with"
+            f" {ENVIRONMENT_VARIABLE}, or join with insecure=True",
+        )
+    return folder / LOCAL_NAME
+
+
+def _is_usable(folder: Path) -> bool:
+    """Return whether this user can keep a keyring in ``folder``, which is made if it is missing."""
+    try:
+        _make_folders(folder)
+        _check_folder(folder)
+    except (OSError, KeyringError):
+        return False
+    return os.path.lexists(folder / LOCAL_NAME) or os.access(folder, os.W_OK | os.X_OK)
+
+
+def load_or_create(path: Path) -> Keyring:
+    """Return the keyring of a file; the first call makes the file and its folder.
+
+    Processes that call this function at the same time return the same keyring.
 
     Raises:
         ConfigError: The file or its folder cannot be used; the text says what to do.
     """
-    path = default_path()
-    if os.environ.get(ENVIRONMENT_VARIABLE) or os.path.lexists(path):
-        return Keyring.read(path)
-    made = Keyring.new()
-    with suppress(KeyringExistsError):
-        made.create(path)
-        return made
+    if not os.path.lexists(path):
+        made = Keyring.new()
+        with suppress(KeyringExistsError):
+            made.create(path)
+            return made
     return Keyring.read(path)
 
 

@@ -7,7 +7,8 @@ A member that is alone, and hears datagrams that it cannot open, reports that on
 its keys are not those of the others.
 
 A member that stays alone although seeds were given is reported once too, with an answer for every
-seed. The seeds are probed in a thread, because a probe waits for an answer.
+seed. The seeds are probed in a thread, because a probe waits for an answer. A lone member whose
+group cannot leave this machine only logs why: perhaps no other machine was meant.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ class DiscoveryMonitor:
         """Return the report of a lone member once every seed was probed."""
         if not has_other_seeds(self._transport):
             self._alone_reported = True
+            if confined := self._transport.book.discovery.confined:
+                log.warning("%s: no other member yet: %s", self._group, confined)
         elif self._diagnosing is None:
             self._diagnosing = threading.Thread(
                 target=self._diagnose, name="gapless seeds", daemon=True
@@ -147,4 +150,6 @@ def describe_sources(transport: Transport) -> list[str]:
         found += [f"{source.name}: {problem.last}" for problem in problems]
         if not others and not problems:
             found.append(f"{source.name}: nobody answered")
+    if discovery.confined:
+        found.append(discovery.confined)
     return found

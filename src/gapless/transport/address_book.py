@@ -125,13 +125,15 @@ class AddressBook(Generic[_P]):
     def note_refused(self, target: _P, *, trusted: bool = True) -> None:
         """Record that no process listens at ``target`` any more.
 
-        Without ``trusted`` the refusal is only a hint, because a stranger could have sent the
-        refusal.
+        Without ``trusted`` the refusal is no proof, because a stranger could have sent the refusal.
         """
         member = self._member_at.get(target)
-        if member is not None:
-            incarnation = member.incarnation if trusted else None
-            self.note_evidence(target, DeathEvidence.REFUSED, incarnation)
+        if member is None:
+            return
+        if trusted:
+            self.note_evidence(target, DeathEvidence.REFUSED, member.incarnation)
+        else:
+            self.note_evidence(target, DeathEvidence.REJECTED)
 
     def take_evidence(self) -> list[tuple[Address, DeathEvidence]]:
         """Return the evidence since the last call: hints first, refusals last."""

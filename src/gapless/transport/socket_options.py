@@ -51,9 +51,17 @@ _MAX_ERRORS = 256
 def choose_host(discovery: Discovery) -> str:
     """Return the address of this machine from which members of ``discovery`` are reached.
 
+    In this order: the address that the discovery requires (``required_host``); the address of the
+    default route; the address of an interface with multicast; loopback.
+    """
+    return required_host(discovery) or default_host()
+
+
+def required_host(discovery: Discovery) -> str | None:
+    """Return the address of this machine that seeds or an interface require; None without one.
+
     In this order: the source address of the route to a seed; the address of the interface of a
-    multicast group; the address of the default route; the address of an interface with multicast;
-    loopback.
+    multicast group.
     """
     seeds = discovery.seed_locators(SEED_LOOKUP_S)
     # A seed on loopback counts only if all are: a member on loopback is unreachable from elsewhere.
@@ -63,7 +71,7 @@ def choose_host(discovery: Discovery) -> str:
     for group in discovery.multicasts:
         if (given := interfaces.address_of(group.interface)) is not None:
             return given
-    return default_host()
+    return None
 
 
 def default_host() -> str:

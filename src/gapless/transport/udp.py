@@ -256,9 +256,10 @@ class UdpMesh:
             if number == errno.ECONNREFUSED:
                 # A stranger can send a refusal from outside of this machine, and quote what the
                 # stranger likes. In a sealed group it is only a hint, which is verified.
-                trusted = self.seal is None or self.preserves_bytes
-                incarnation = addressee_of(datagram) if trusted else None
-                self.book.note_evidence(target, DeathEvidence.REFUSED, incarnation)
+                if self.seal is None or self.preserves_bytes:
+                    self.book.note_evidence(target, DeathEvidence.REFUSED, addressee_of(datagram))
+                else:
+                    self.book.note_evidence(target, DeathEvidence.REJECTED)
         return len(errors)
 
     def _watch_processes(self, processes: ProcessWatch, *, idle: bool) -> None:

@@ -162,6 +162,7 @@ class RoundTripWorker:
         self.group = blocking.join(
             "bench",
             transport=spec.open(),
+            insecure=True,  # without keys, also between network namespaces
             config=spec.config(),
             node=spec.index + 1,
             listen=False,

@@ -24,6 +24,8 @@ KNOWN_OPTIONS: Final = {
         "transport",
         "host",
         "ports",
+        "keys",
+        "insecure",
         "config",
         "minMembers",
         "waitFor",
@@ -48,6 +50,9 @@ class SinkOptions:
     transport: str = "auto"
     host: str | None = None
     ports: tuple[int, ...] | None = None
+    keys: str | None = None
+    """The path of a keyring, which the process that publishes reads."""
+    insecure: bool = False
     config_file: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     min_members: int = 2
@@ -78,6 +83,8 @@ class SinkOptions:
             self.transport,
             self.host,
             self.ports,
+            self.keys,
+            self.insecure,
             self.config_file,
             self.settings,
         )
@@ -119,6 +126,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         transport=_read(rest, "transport", _transport, "auto"),
         host=rest.get("host") or None,
         ports=_read(rest, "ports", _ports, None),
+        keys=rest.get("keys") or None,
+        insecure=_read(rest, "insecure", _flag, False),
         config_file=rest.get("config", ""),
         settings=tuple(sorted(knobs.items())),
         min_members=_read(rest, "minmembers", _positive, 2),
@@ -151,6 +160,12 @@ def _setting_value(text: str) -> object:
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise OptionError("expected true or false")
+    return text.lower() == "true"
 
 
 def _transport(text: str) -> str:

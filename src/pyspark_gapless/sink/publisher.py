@@ -87,6 +87,8 @@ class PublisherMember:
                 transport=options.transport,
                 host=options.host,
                 ports=options.ports,
+                keys=options.keys,
+                insecure=options.insecure,
                 config=options.config,
                 listen=False,
             )

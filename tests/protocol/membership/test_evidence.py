@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gapless.identity import Address
 from gapless.protocol.events import Expelled, Suspected, Unheard
-from gapless.protocol.membership.failure_detector import DeathEvidence
+from gapless.protocol.membership.failure_detector import REPLY_TIME_NS, DeathEvidence
 from gapless.wire.codec import decode
 from gapless.wire.frames import Alive
 from tests.support.membership_checks import FAST, check_views, events, gathered, members
@@ -18,6 +19,7 @@ from tests.support.virtual_membership import MembershipGroup
 
 if TYPE_CHECKING:
     from gapless.protocol.ready import Ready
+    from gapless.wire.frames import Frame
 
 SLOW = {**FAST, "heartbeat_interval": "2s", "suspect_after": "10s", "verify_timeout": "2s"}
 
@@ -27,7 +29,9 @@ def hint(world: MembershipGroup, at: str, of: str, evidence: DeathEvidence) -> N
     world.step(at, lambda member: member.note_evidence(address, evidence, world.now_ns))
 
 
-def refuse_questions(world: MembershipGroup, *dead: str) -> None:
+def refuse_questions(
+    world: MembershipGroup, *dead: str, evidence: DeathEvidence = DeathEvidence.REFUSED
+) -> None:
     """Let the hosts of the dead refuse every datagram that asks for a reply."""
 
     nodes = {world.hosts[name].node: name for name in dead}
@@ -38,17 +42,17 @@ def refuse_questions(world: MembershipGroup, *dead: str) -> None:
                 isinstance(frame, Alive) and frame.reply_wanted for frame in decode(data).frames
             )
             if asks and to is not None and to.node in nodes:
-                world.at(world.now_ns + MS, partial(_refused, world, at, nodes[to.node]))
+                world.at(world.now_ns + MS, partial(_refused, world, at, nodes[to.node], evidence))
 
     world.observers.append(refuse)
 
 
-def _refused(world: MembershipGroup, at: str, of: str) -> None:
+def _refused(world: MembershipGroup, at: str, of: str, evidence: DeathEvidence) -> None:
     member = world.members.get(at)
     if member is not None and any(
         m.node == world.hosts[of].node for m in member.membership.members
     ):
-        hint(world, at, of, DeathEvidence.REFUSED)
+        hint(world, at, of, evidence)
 
 
 @pytest.mark.parametrize("dead", ["a", "b", "d"])
@@ -63,6 +67,42 @@ def test_a_death_with_evidence_is_out_long_before_the_silence_is_noticed(
     hint(world, "c", dead, evidence)
     assert world.settle() < 0.3
     check_views(world)
+
+
+@pytest.mark.parametrize("dead", ["a", "b", "d"])
+@pytest.mark.parametrize("refuses_all", [True, False])
+def test_a_death_with_refusals_that_may_be_forged_is_out_within_a_second(
+    dead: str, refuses_all: bool
+) -> None:
+    """The questions are not answered, however few of them are refused."""
+    world = gathered(4, MembershipGroup(4, **SLOW))
+    if refuses_all:
+        refuse_questions(world, dead, evidence=DeathEvidence.REJECTED)
+        hinted = "c"
+    else:
+        hinted = "abcd"
+    world.crash(dead)
+    for name in hinted:
+        if name != dead:
+            hint(world, name, dead, DeathEvidence.REJECTED)
+    assert REPLY_TIME_NS / 1e9 <= world.settle() < 1.3
+    check_views(world)
+
+
+def test_forged_refusals_expel_nobody_although_questions_and_answers_are_lost() -> None:
+    """The refusals go on for ever, and the network loses a fifth of what it carries."""
+    world = gathered(4)
+    rng = Random(5)
+
+    def lose(source: str, target: str, frame: Frame) -> bool:
+        return rng.random() < 0.2
+
+    world.drop = lose
+    for _ in range(100):
+        hint(world, "c", "d", DeathEvidence.REJECTED)
+        world.run(0.05)
+    assert not any(events(world, name, Expelled) for name in "abcd")
+    assert members(world, "a") == ["a", "b", "c", "d"]
 
 
 def test_all_of_many_deaths_with_evidence_are_out_at_once() -> None:

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import gapless.blocking
+from gapless.keys.keyring import Keyring
 
 HOSTS = "ab"
 
@@ -42,8 +44,10 @@ def member(number: int, options: dict[str, object]) -> None:
 
 def main(options: str) -> None:
     processes = []
+    keyring = Keyring.new()
     for number, (host, own) in enumerate(zip(HOSTS, json.loads(options), strict=True)):
         folder = tempfile.mkdtemp()  # two hosts share no folder
+        keyring.create(Path(folder, "gapless", "keys.toml"))
         processes.append(
             subprocess.Popen(
                 [
@@ -60,7 +64,7 @@ def main(options: str) -> None:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "TMPDIR": folder},
+                env={**os.environ, "TMPDIR": folder, "XDG_CONFIG_HOME": folder},
             )
         )
     lines = [process.stdout.readline() for process in processes if process.stdout is not None]

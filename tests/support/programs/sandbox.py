@@ -101,7 +101,7 @@ def patch(companion: str = "collector") -> None:
     """Put every group that this process joins from now on on a network of the sandbox."""
     network = Network(companion)
     options: Any = join_options.MemberOptions
-    options._open_transport = lambda self, _: network.open_transport(self)
+    options._open_transport = lambda self, *_: network.open_transport(self)
     join_options.read_config = lambda config: _read_config(config).replace(**QUICK)
 
 

@@ -17,7 +17,9 @@ A watched member silent for ``suspect_after`` is probed. If no answer arrives wi
 coordinator probes the member as well before believing the report.
 
 On evidence from the runtime (a refused datagram, a closed connection, the end of a process): the
-member is asked for a reply at once. Only the refusal of the question is proof.
+member is asked for a reply at once. Only the refusal of the question is proof. A refusal that a
+stranger may have forged is no proof: the member is asked several times, and counts as dead if no
+answer arrives within ``REPLY_TIME_NS``.
 
 When this process was paused (an input arrives much later than its deadline), the time of the pause
 does not count as silence of others.
@@ -29,6 +31,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.protocol.events import Suspected
+from gapless.units import NS_PER_MS
 from gapless.wire.frames import Alive
 
 if TYPE_CHECKING:
@@ -48,8 +51,14 @@ class DeathEvidence(StrEnum):
     """The connection to the member ended, or a datagram to its address was refused."""
     EXITED = "exited"
     """The process of the member, on this machine, has ended."""
+    REJECTED = "rejected"
+    """A datagram or a connection to the member was refused, perhaps by a stranger."""
 
 
+REPLY_TIME_NS = 500 * NS_PER_MS
+"""Maximum silence after a refusal that a stranger may have forged; a living member has answered."""
+_REPEAT_NS = 50 * NS_PER_MS
+"""How often a member is asked in this time: single questions and answers may be lost."""
 _WIDENED_BY = 2
 """How many more members are watched for each watched member that owes a reply."""
 
@@ -77,6 +86,7 @@ class FailureDetector:
         self._watched_since_ns: dict[Address, int] = {}
         self._asked: dict[Address, _Question] = {}
         self._probed_ns: dict[Address, int] = {}
+        self._rejected_ns: dict[Address, int] = {}
         self._due_ns: int | None = None
         self._ended = True
 
@@ -133,6 +143,9 @@ class FailureDetector:
         self._probed_ns = {
             member: at_ns for member, at_ns in self._probed_ns.items() if member in self._members
         }
+        self._rejected_ns = {
+            member: at_ns for member, at_ns in self._rejected_ns.items() if member in self._members
+        }
         self.dead.intersection_update(self._members)
         self._refused.intersection_update(self._members)
         # A verdict may be overdue: the view is installed before the interval that decides it.
@@ -146,6 +159,7 @@ class FailureDetector:
         self._due_ns = None
         self._asked.clear()
         self._probed_ns.clear()
+        self._rejected_ns.clear()
 
     # On reception
 
@@ -157,13 +171,20 @@ class FailureDetector:
         if self._asked or self._probed_ns or self.dead:
             self._asked.pop(member, None)
             self._probed_ns.pop(member, None)
+            self._rejected_ns.pop(member, None)
             self.dead.discard(member)
             self._refused.discard(member)
 
     def on_pause(self, by_ns: int, now_ns: int) -> None:
         """Shift all deadlines by ``by_ns``, the length of a pause of this process."""
         assert by_ns >= 0, "a pause takes time"
-        for table in (self._last_heard_ns, self._watched_since_ns, self._probed_ns):
+        tables = (
+            self._last_heard_ns,
+            self._watched_since_ns,
+            self._probed_ns,
+            self._rejected_ns,
+        )
+        for table in tables:
             for member, at_ns in table.items():
                 table[member] = min(now_ns, at_ns + by_ns)
         self._asked = {
@@ -214,18 +235,37 @@ class FailureDetector:
         """
         if self._ended or member not in self._last_heard_ns or member in self.dead:
             return False
+        if evidence is DeathEvidence.REJECTED and member not in self._rejected_ns:
+            self._rejected_ns[member] = out.now_ns
+            self._wake_at(out.now_ns + _REPEAT_NS)
         if evidence is not DeathEvidence.REFUSED or not (
             member in self._asked or member in self._probed_ns
         ):
             self.watch(member, out)
             return False
-        if self._probed_ns.pop(member, None) is None:
-            out.emit(Suspected(member))
-            out.trace("SUSPECT", member, peer=member)
-        self.dead.add(member)
+        self._count_as_dead(member, out)
         self._refused.add(member)
         self._wake_at(out.now_ns + self.config.heartbeat_interval_ns)
         return True
+
+    def _count_as_dead(self, member: Address, out: ReadyBuilder) -> None:
+        """Record the death of a member that was asked for a reply."""
+        if self._probed_ns.pop(member, None) is None:
+            out.emit(Suspected(member))
+            out.trace("SUSPECT", member, peer=member)
+        self._rejected_ns.pop(member, None)
+        self.dead.add(member)
+
+    def _check_rejected(self, spoke: dict[Address | None, int], out: ReadyBuilder) -> list[Address]:
+        """Ask the members again whose refusal may be forged; return those that did not answer."""
+        limit_ns = out.now_ns - min(REPLY_TIME_NS, self.config.verify_timeout_ns)
+        silent = [member for member, at_ns in self._rejected_ns.items() if at_ns <= limit_ns]
+        for member in silent:
+            self._count_as_dead(member, out)
+        for member in self._rejected_ns:
+            if spoke.get(member, 0) + _REPEAT_NS <= out.now_ns:
+                self._send_alive(member, out, answer=True)
+        return silent
 
     def hears_others(self, out: ReadyBuilder) -> bool:
         """Return whether the dead members are silent, rather than this member deaf.
@@ -280,7 +320,12 @@ class FailureDetector:
         ]
         for member in overdue:
             del self._probed_ns[member]
+            self._rejected_ns.pop(member, None)
             self.dead.add(member)
+        if self._rejected_ns:
+            overdue += self._check_rejected(spoke, out)
+            if self._rejected_ns:
+                due_ns.append(now_ns + _REPEAT_NS)
         if self.dead:
             due_ns.append(now_ns + config.heartbeat_interval_ns)
         for member in sorted(self.dead.difference(overdue)):
@@ -371,6 +416,9 @@ class FailureDetector:
         assert len(self._watchers) <= self.config.monitors, "the ring has a width"
         assert self.dead.isdisjoint(self._probed_ns), "a dead member is not probed"
         assert self._refused <= self.dead, "a member that refuses a question is dead"
+        assert self._rejected_ns.keys() <= self._asked.keys() | self._probed_ns.keys(), (
+            "a member with a refusal is asked for a reply"
+        )
         if self._ended:
             assert self._due_ns is None, "a detector that has ended waits for nothing"
             assert not self._probed_ns, "a detector that has ended probes nobody"
