@@ -160,6 +160,19 @@ def test_a_file_that_others_can_read_is_an_error_once_and_changes_nothing(watche
     assert watched.errors() == []
 
 
+def test_a_file_is_read_again_once_its_folder_is_private(watched: Watched) -> None:
+    # The file itself does not change with its folder.
+    folder = watched.path.parent
+    watched.second.write(watched.path)
+    folder.chmod(0o777)
+    assert not watched.check()
+    (error,) = watched.errors()
+    assert "chmod go-w" in error
+    folder.chmod(0o700)
+    assert watched.check()
+    assert watched.has(watched.second)
+
+
 def test_the_same_problem_is_told_again_after_it_was_solved(watched: Watched) -> None:
     for _ in range(2):
         watched.path.chmod(0o644)
