@@ -295,35 +295,24 @@ def rotation_command(
     table = [
         (
             row.transport,
-            row.rotations,
             f"{row.seconds:g}",
             row.sent,
             row.lost,
             row.repeated,
             row.rejected.get("key", 0),
-            *(f"{pause_s:.3f}" for pause_s in (row.calm_pause_s, row.pause_s, row.sender_pause_s)),
+            f"{row.calm_pause_s:.2f}, {row.pause_s:.2f}",
+            f"{row.calm_sender_pause_s:.2f}, {row.sender_pause_s:.2f}",
         )
         for row in rows
     ]
-    titles = (
-        "over",
-        "rotations",
-        "s",
-        "sent",
-        "lost",
-        "repeated",
-        "key",
-        "calm",
-        "pause",
-        "sender",
-    )
+    titles = ("over", "s", "sent", "lost", "repeated", "key", "pause", "sender")
     _show(
         {"transports": [row.as_dict() for row in rows]},
         lambda: _print_table(
-            f"Rotations under load, {members} processes, load {rows[-1].load:g}",
+            f"{rotations} rotations under load, {members} processes, load {rows[-1].load:g}",
             titles,
             table,
-            "key: datagrams rejected for their key; calm, pause: longest time in seconds without a"
+            "key: datagrams rejected for their key; pause: longest time in seconds without a"
             " delivery, before and during the rotations; sender: the same of one sender",
             [f"{row.transport}: {problem}" for row in rows for problem in row.problems],
         ),

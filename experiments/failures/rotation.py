@@ -49,8 +49,10 @@ class Rotation:
     """Rejected datagrams of all members, by reason."""
     calm_pause_s: float = 0.0
     """The longest time without a delivery from another member, before the first rotation."""
+    calm_sender_pause_s: float = 0.0
+    """The longest time without a delivery from one certain member, before the first rotation."""
     pause_s: float = 0.0
-    """The same during the rotations."""
+    """The longest time without a delivery from another member, during the rotations."""
     sender_pause_s: float = 0.0
     """The longest time without a delivery from one certain member, during the rotations."""
     views: int = 0
@@ -87,7 +89,7 @@ def rotation(
         for member in operator.members:
             member.notify("go", rate=FULL_SPEED)
         time.sleep(calm_s)
-        found.calm_pause_s = max(row["pause_s"] for row in operator.ask("take_pauses"))
+        found.calm_pause_s, found.calm_sender_pause_s = operator.longest_pauses()
         views = sum(len(member.views) for member in operator.members)
         began_s = time.monotonic()
         for _ in range(rotations):
@@ -95,9 +97,7 @@ def rotation(
             found.rotations += 1
             progress()
         found.seconds = round(time.monotonic() - began_s, 1)
-        pauses = operator.ask("take_pauses")
-        found.pause_s = max(row["pause_s"] for row in pauses)
-        found.sender_pause_s = max(row["sender_pause_s"] for row in pauses)
+        found.pause_s, found.sender_pause_s = operator.longest_pauses()
         found.views = sum(len(member.views) for member in operator.members) - views
         _check_messages(operator.members, found)
         for row in operator.ask("look"):
@@ -124,6 +124,14 @@ class Operator:
     def ask(self, command: str) -> list[dict[str, Any]]:
         """Return the answers of all members."""
         return [member.ask(command) for member in self.members]
+
+    def longest_pauses(self) -> tuple[float, float]:
+        """Return the longest pauses since the last call: in all, and of one sender."""
+        pauses = self.ask("take_pauses")
+        return (
+            max(row["pause_s"] for row in pauses),
+            max(row["sender_pause_s"] for row in pauses),
+        )
 
     def rotate(self) -> None:
         """Add a key, seal with the key, and retire the former key."""
