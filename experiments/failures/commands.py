@@ -1,4 +1,4 @@
-"""The commands: ``two-hosts``, ``mass-death``, ``churn``, ``floods`` and ``sealed-fuzz``.
+"""The commands: ``two-hosts``, ``mass-death``, ``churn``, ``floods``, and those of sealed groups.
 
 Every command prints a table for a person, or JSON. The exit code is 1 if a guarantee did not hold.
 """
@@ -6,6 +6,7 @@ Every command prints a table for a person, or JSON. The exit code is 1 if a guar
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from experiments.failures import two_hosts as hosts
 from experiments.failures.churn import churn
 from experiments.failures.floods import FLOODS, floods
 from experiments.failures.mass_death import mass_death
+from experiments.failures.rotation import CALM_S, TRANSPORTS, rotation
 from experiments.failures.sealed_fuzz import sealed_fuzz
 from gapless.cli.rendering import console, json_option, make_table, print_json, progress_bar
 
@@ -246,6 +248,79 @@ def sealed_fuzz_command(seed: int, datagrams: int, as_json: bool) -> int:
     return 0 if found.ok else 1
 
 
+@click.command("rotation")
+@_seed_option
+@click.option(
+    "--rotations",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Rotations over each transport.",
+)
+@click.option(
+    "--members", type=click.IntRange(2, 50), default=4, show_default=True, help="Processes."
+)
+@click.option(
+    "--transport",
+    "transports",
+    multiple=True,
+    type=click.Choice(TRANSPORTS),
+    help="A transport; repeat for several (default: all).",
+)
+@click.option(
+    "--calm",
+    "calm_s",
+    type=click.FloatRange(0, 600),
+    default=CALM_S,
+    show_default=True,
+    help="How long the members send before the first rotation, in seconds.",
+)
+@json_option
+def rotation_command(
+    seed: int,
+    rotations: int,
+    members: int,
+    transports: Sequence[str],
+    calm_s: float,
+    as_json: bool,
+) -> int:
+    """Rotate the keys of a sealed group while every member sends at full speed."""
+    chosen = transports or TRANSPORTS
+    done = count(1)
+    with progress_bar("rotations", len(chosen) * rotations, quiet=as_json) as show:
+        rows = [
+            rotation(one, rotations, members, seed, calm_s, lambda: show(next(done)))
+            for one in chosen
+        ]
+    table = [
+        (
+            row.transport,
+            f"{row.seconds:g}",
+            row.sent,
+            row.lost,
+            row.repeated,
+            row.rejected.get("key", 0),
+            f"{row.calm_pause_s:.2f}, {row.pause_s:.2f}",
+            f"{row.calm_sender_pause_s:.2f}, {row.sender_pause_s:.2f}",
+        )
+        for row in rows
+    ]
+    titles = ("over", "s", "sent", "lost", "repeated", "key", "pause", "sender")
+    _show(
+        {"transports": [row.as_dict() for row in rows]},
+        lambda: _print_table(
+            f"{rotations} rotations under load, {members} processes, load {rows[-1].load:g}",
+            titles,
+            table,
+            "key: datagrams rejected for their key; pause: longest time in seconds without a"
+            " delivery, before and during the rotations; sender: the same of one sender",
+            [f"{row.transport}: {problem}" for row in rows for problem in row.problems],
+        ),
+        as_json=as_json,
+    )
+    return 0 if all(row.ok for row in rows) else 1
+
+
 def _most(times_s: Sequence[float]) -> str:
     return f"{max(times_s):.2f}" if times_s else "none"
 
@@ -284,5 +359,6 @@ COMMANDS = (
     churn_command,
     floods_command,
     sealed_fuzz_command,
+    rotation_command,
 )
 """The commands, for ``python -m experiments``."""

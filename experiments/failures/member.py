@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,10 @@ class MemberProcess:
         self._acknowledged: list[tuple[int, list[str]]] = []
         """Numbers that every member has confirmed; with the view, if it was the same throughout."""
         self._longest_send_s = 0.0
+        self._heard_s: dict[int, float] = {}
+        """When the last message of each other member was delivered."""
+        self._last_heard_s = 0.0
+        self._pause_s = self._sender_pause_s = 0.0
         self._halted = threading.Event()
         self._load: list[threading.Thread] = []
         threading.Thread(target=self._read, name="reader", daemon=True).start()
@@ -93,9 +97,29 @@ class MemberProcess:
         else:
             runs.append([number, number])
         self._bytes += len(payload)
+        if index != self.task.index:
+            self._note_pause(index)
         if index != self.task.index and index not in self._met:
             self._met.add(index)
             emit("met", at_s=time.monotonic(), index=index)
+
+    def _note_pause(self, index: int) -> None:
+        """Measure the time since the last message of another member, and of this one."""
+        now_s = time.monotonic()
+        since_s = now_s - self._heard_s.get(index, now_s)
+        self._pause_s = max(self._pause_s, now_s - (self._last_heard_s or now_s))
+        self._sender_pause_s = max(self._sender_pause_s, since_s)
+        self._heard_s[index] = self._last_heard_s = now_s
+
+    def take_pauses(self) -> dict[str, float]:
+        """Return the longest pauses since the last call, in all and of one sender."""
+        # A pause that still lasts counts, too.
+        now_s = time.monotonic()
+        for at_s in self._heard_s.copy().values():
+            self._sender_pause_s = max(self._sender_pause_s, now_s - at_s)
+        found = {"pause_s": self._pause_s, "sender_pause_s": self._sender_pause_s}
+        self._pause_s = self._sender_pause_s = 0.0
+        return {name: round(pause_s, 4) for name, pause_s in found.items()}
 
     def _next_number(self) -> int:
         self._sent += 1
@@ -191,6 +215,7 @@ class MemberProcess:
             "number": 0 if self.group.view is None else self.group.view.id.number,
             "locator": self.locator,
             "counters": seen.counters,
+            "keys": None if seen.keys is None else asdict(seen.keys),
             "received": sum(
                 last - first + 1 for runs in self._received.values() for first, last in runs
             ),

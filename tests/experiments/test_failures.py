@@ -16,6 +16,7 @@ from experiments.failures.attacker import DATAGRAMS, AttackTask, FloodSource
 from experiments.failures.churn import Churn
 from experiments.failures.floods import FloodResult
 from experiments.failures.mass_death import MassDeath
+from experiments.failures.rotation import Operator
 from gapless.errors import RemoteProtocolError
 from gapless.wire.codec import decode
 from gapless.wire.seal import ReplayWindow
@@ -75,6 +76,29 @@ def test_a_datagram_that_gets_through_fails_the_experiment(
     found = report(capsys, "sealed-fuzz", "--datagrams", "2000", code=1)
     assert not found["ok"]
     assert any("rejected" in problem for problem in found["problems"])
+
+
+def test_a_rotation_under_load_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "rotation", "--rotations", "2", "--members", "3", "--calm", "0.2")
+    assert [row["transport"] for row in found["transports"]] == ["udp", "tcp"]
+    for row in found["transports"]:
+        assert row["rotations"] == 2
+        assert row["sent"] > 0
+        assert row["delivered"] == 3 * row["sent"]
+        assert (row["lost"], row["repeated"], row["problems"]) == (0, 0, [])
+        assert row["rejected"].get("key", 0) == 0
+        assert row["pause_s"] > 0
+
+
+def test_a_member_without_the_new_key_fails_the_rotation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The operator seals with a key that was never added.
+    monkeypatch.setattr(Operator, "rotate", lambda self: self._replace(self._ring.add().promote()))
+    arguments = ("rotation", "--rotations", "1", "--members", "3", "--calm", "0", "--transport")
+    (row,) = report(capsys, *arguments, "udp", code=1)["transports"]
+    assert row["rejected"]["key"] > 0
+    assert not row["ok"]
 
 
 def test_two_hosts_meet_again_after_a_cut(capsys: pytest.CaptureFixture[str]) -> None:

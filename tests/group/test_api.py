@@ -184,6 +184,7 @@ PUBLIC_NAMES = {
         *RENAMED,
     },
     gapless.MemberSnapshot: {
+        *("absent", "keys"),
         *("application_blocks", "as_dict", "blockers", "counters", "display_name"),
         *(
             "discovery_problems",

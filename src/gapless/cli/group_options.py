@@ -46,7 +46,7 @@ TRACE_OPTIONS = (
 )
 """Options that record a command in a trace."""
 
-_OPTIONS = (
+_REACH_OPTIONS = (
     click.option(
         "--discover",
         metavar="WHERE",
@@ -65,6 +65,17 @@ _OPTIONS = (
         help="The ports to try; 7800-7899 by default, 0 for any free port.",
     ),
     click.option(
+        "--join-timeout",
+        type=SECONDS,
+        default="30s",
+        show_default=True,
+        help="How long to wait to join.",
+    ),
+)
+
+_OPTIONS = (
+    *_REACH_OPTIONS,
+    click.option(
         "--durable-name",
         "--name",
         "name",
@@ -77,13 +88,6 @@ _OPTIONS = (
         default="",
         metavar="NAME",
         help="Name for people; by default the durable name, or host, process id and a number.",
-    ),
-    click.option(
-        "--join-timeout",
-        type=SECONDS,
-        default="30s",
-        show_default=True,
-        help="How long to wait to join.",
     ),
     click.option(
         "--min-members",
@@ -120,6 +124,14 @@ def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def reach_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command only the options of reaching a group: where to look, and the settings."""
+    command = config_options(command)
+    for option in reversed(_REACH_OPTIONS):
+        command = option(command)
+    return command
+
+
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options for recording a trace."""
     for option in reversed(TRACE_OPTIONS):
@@ -150,19 +162,19 @@ def joined_group(
     member = blocking.join(
         group,
         timeout=options["join_timeout"],
-        min_members=options["min_members"],
+        min_members=options.get("min_members", 1),
         keys=options["keys"],
-        insecure=options["insecure"],
-        allow_lossy=options["allow_lossy"],
+        insecure=options.get("insecure", False),
+        allow_lossy=options.get("allow_lossy", False),
         discover=options["discover"],
         transport=options["transport"],
         host=options["host"],
         ports=parse_ports(options["ports"]),
-        display_name=options["display_name"],
-        durable_name=options["name"],
+        display_name=options.get("display_name", ""),
+        durable_name=options.get("name", ""),
         config=config,
-        trace=options["trace"],
-        trace_mode=options["trace_mode"],
+        trace=options.get("trace"),
+        trace_mode=options.get("trace_mode", ""),
         **more,
     )
     with signals_and_logs_handled(quiet=quiet), member:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from gapless.discovery.directory import SharedPathSource
+from gapless.discovery.entry_seal import EntrySeal
 from gapless.discovery.multicast import Multicast
 from gapless.discovery.seeds import Seeds
 from gapless.discovery.source import DiscoveryProblem, DiscoveryProblems
@@ -65,6 +67,15 @@ class Discovery:
     def multicasts(self) -> tuple[Multicast, ...]:
         """The multicast groups among the sources, for the transport to open."""
         return tuple(source for source in self.sources if isinstance(source, Multicast))
+
+    def seal_entries(self, key: bytes, ring: str) -> None:
+        """Write and accept only entries of members with the same ring; before the first use.
+
+        ``key`` is the ring's key for entries, and ``ring`` its public label.
+        """
+        for source in self.sources:
+            if isinstance(source, SharedPathSource):
+                source.seal_entries(EntrySeal(key, ring))
 
     def seed_locators(self, timeout_s: float) -> list[Locator]:
         """Return the locators of seeds; names are looked up, for at most ``timeout_s``."""

@@ -15,14 +15,19 @@ A missing directory is not created: creating it would hide an unmounted share. P
 ``write`` (a full disk, no permission), ``read`` (no directory, no permission), ``garbage`` (a file
 without an entry), ``remove`` (a stale file cannot be removed), ``superseded`` (the entry of a later
 incarnation of this node exists).
+
+In a sealed group an entry has a tag (``entry_seal``), and another file name. Problems: ``seal`` (a
+forged, changed or copied entry), ``unsealed`` (a member of a group of the same name has no keys),
+``sealed`` (this member finds nobody, and others have keys of another ring).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gapless.discovery.entry_file import (
     MAX_ENTRY_BYTES,
@@ -33,6 +38,7 @@ from gapless.discovery.entry_file import (
     read_file,
     replace_file,
 )
+from gapless.discovery.entry_seal import EntrySeal, ForgedEntryError
 from gapless.discovery.source import BackgroundSource
 from gapless.errors import ConfigError
 from gapless.identity import group_id
@@ -49,6 +55,9 @@ STALE_NS = parse_duration("20s")
 """Age at which an entry is ignored."""
 
 _ENDING = ".member.json"
+_SEALED_ENDING = ".sealed.json"
+_SEALED_NAME = re.compile(rf"([0-9a-f]{{8}})-[0-9a-f]{{16}}-[0-9a-f]{{16}}{_SEALED_ENDING}")
+_ADVICE = "give every member a copy of one keyring file, with keys= or GAPLESS_KEYS"
 
 
 class SharedPathSource(BackgroundSource):
@@ -69,9 +78,46 @@ class SharedPathSource(BackgroundSource):
                 f" refresh={format_duration(refresh_ns)}; stale must be at least twice refresh"
             )
         super().__init__(f"{scheme}://{self._path}", refresh_ns)
+        self._group_name = group
         self._group = group
+        """The group of this member's entries: the name, or in a sealed group the label."""
         self._stale_ns = stale_ns
         self._written: RosterEntry | None = None
+        self._seal: EntrySeal | None = None
+
+    def seal_entries(self, seal: EntrySeal) -> None:
+        """Write and accept only entries of members with the same ring; before the first use."""
+        self._seal, self._group = seal, seal.label(self._group_name)
+
+    @property
+    def _ring(self) -> str:
+        return "" if self._seal is None else self._seal.ring
+
+    def _encode(self, member: RosterEntry, **more: int) -> dict[str, Any]:
+        """Return the fields of the entry of ``member``, with the tag in a sealed group."""
+        locator = Locator.decode(member.locator)
+        entry = DiscoveryEntry(self._group, member.address, locator, self._ring)
+        fields = {**entry.to_json(), **more}
+        return fields if self._seal is None else self._seal.seal(fields)
+
+    def _is_of_group(self, entry: DiscoveryEntry) -> bool:
+        return (entry.group, entry.ring) == (self._group, self._ring)
+
+    def _report_other_rings(self, others: int) -> None:
+        """Say why this member may find nobody: ``others`` entries are those of other rings."""
+        mine = "has no keys" if self._seal is None else f"has the ring {self._ring}"
+        self.problems.add(
+            "sealed",
+            f"nobody of the group is here, and {others} entries are those of sealed groups with"
+            f" other keys; this member {mine}. To meet members of these groups, {_ADVICE}",
+        )
+
+    def _report_unsealed(self, where: str) -> None:
+        """Say that a member of a group with the same name has no keys."""
+        self.problems.add(
+            "unsealed",
+            f"{where} is the entry of a member without keys, which is ignored; {_ADVICE}",
+        )
 
     def _is_stale(self, written_ns: int, now_ns: int) -> bool:
         # An entry from the future is stale too: it would never be removed otherwise.
@@ -100,8 +146,15 @@ class Directory(SharedPathSource):
         stale_ns: int = STALE_NS,
     ) -> None:
         super().__init__("dir", path, group=group, refresh_ns=refresh_ns, stale_ns=stale_ns)
-        self._file_prefix = f"{group_id(group):016x}-"
+        self._unsealed_prefix = self._file_prefix = f"{group_id(group):016x}-"
+        self._ending = _ENDING
         self._may_remove = False
+
+    def seal_entries(self, seal: EntrySeal) -> None:
+        """Write and accept only entries of members with the same ring; before the first use."""
+        super().seal_entries(seal)
+        self._file_prefix = f"{seal.ring}-{self._group[:16]}-"
+        self._ending = _SEALED_ENDING
 
     def _refresh(self, member: RosterEntry | None) -> tuple[Locator, ...] | None:
         if self._written is not None and (
@@ -117,11 +170,11 @@ class Directory(SharedPathSource):
         )
 
     def _file(self, member: RosterEntry) -> Path:
-        return self._path / f"{self._file_prefix}{member.address.node:016x}{_ENDING}"
+        return self._path / f"{self._file_prefix}{member.address.node:016x}{self._ending}"
 
     def _write(self, member: RosterEntry) -> int | None:
         path = self._file(member)
-        entry = DiscoveryEntry(self._group, member.address, Locator.decode(member.locator))
+        fields = self._encode(member)
         present = self._entry_at(path)
         if present is not None and present.address.incarnation > member.address.incarnation:
             self.problems.add(
@@ -129,7 +182,7 @@ class Directory(SharedPathSource):
             )
             return None
         try:
-            now_ns = replace_file(path, lambda _: json.dumps(entry.to_json()).encode() + b"\n")
+            now_ns = replace_file(path, lambda _: json.dumps(fields).encode() + b"\n")
         except OSError as error:
             self.problems.add(
                 "write", f"cannot write {path}: {error}; other members cannot find this member here"
@@ -147,9 +200,19 @@ class Directory(SharedPathSource):
 
     def _entry_at(self, path: Path) -> DiscoveryEntry | None:
         try:
-            return DiscoveryEntry.from_json(parse_json(read_file(path, MAX_ENTRY_BYTES)[0]))
+            return self._decode(read_file(path, MAX_ENTRY_BYTES)[0])
         except (OSError, InvalidEntryError):
             return None
+
+    def _decode(self, data: bytes) -> DiscoveryEntry:
+        """Return the entry of a file; in a sealed group only one with a valid tag."""
+        fields = parse_json(data)
+        entry = DiscoveryEntry.from_json(fields)
+        if self._seal is not None:
+            self._seal.check(fields)
+            if not self._is_of_group(entry):
+                raise ForgedEntryError("the entry was copied from another group")
+        return entry
 
     def _read(self, now_ns: int, mine: str | None) -> tuple[Locator, ...] | None:
         try:
@@ -162,18 +225,36 @@ class Directory(SharedPathSource):
             )
             return None
         found: dict[Locator, None] = {}
+        other_rings = 0
         for path in paths:
             if path.name.startswith("." + self._file_prefix) and path.name.endswith(TEMPORARY):
                 self._remove_if_stale(path, now_ns)
             elif (
                 path.name.startswith(self._file_prefix)
-                and path.name.endswith(_ENDING)
+                and path.name.endswith(self._ending)
                 and path.name != mine
             ):
                 locator = self._read_one(path, now_ns)
                 if locator is not None:
                     found[locator] = None
+            elif (name := _SEALED_NAME.fullmatch(path.name)) is not None:
+                other_rings += name[1] != self._ring and self._is_fresh(path, now_ns)
+            elif (
+                self._seal is not None
+                and path.name.startswith(self._unsealed_prefix)
+                and path.name.endswith(_ENDING)
+                and self._is_fresh(path, now_ns)
+            ):
+                self._report_unsealed(str(path))
+        if other_rings and not found:
+            self._report_other_rings(other_rings)
         return tuple(found)
+
+    def _is_fresh(self, path: Path, now_ns: int) -> bool:
+        try:
+            return not self._is_stale(path.lstat().st_mtime_ns, now_ns)
+        except OSError:
+            return False  # its member left after the directory was listed
 
     def _read_one(self, path: Path, now_ns: int) -> Locator | None:
         try:
@@ -181,11 +262,16 @@ class Directory(SharedPathSource):
             if self._is_stale(written_ns, now_ns):
                 self._remove_if_stale(path, now_ns)
                 return None
-            return DiscoveryEntry.from_json(parse_json(data)).locator
+            return self._decode(data).locator
         except FileNotFoundError:
             return None  # its member left after the directory was listed
         except OSError as error:
             self.problems.add("read", f"cannot read {path}: {error}")
+        except ForgedEntryError as error:
+            self.problems.add(
+                "seal", f"{path} is ignored: {error}; check who can write to the directory"
+            )
+            self._remove_if_stale(path, now_ns)
         except InvalidEntryError as error:
             self.problems.add(
                 "garbage",

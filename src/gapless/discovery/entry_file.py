@@ -3,6 +3,8 @@
 An entry holds the locator of one incarnation of a node of a group, as JSON:
 
     {"gapless": 1, "group": "orders", "node": "5f", "incarnation": "3", "locator": "192.0.2.1:7800"}
+
+``entry_seal`` has the form of an entry in a sealed group.
 """
 
 from __future__ import annotations
@@ -40,14 +42,18 @@ class DiscoveryEntry(NamedTuple):
     """One incarnation of a node of a group, and the locator."""
 
     group: str
+    """The name of the group; in a sealed group the label in place of the name."""
     address: Address
     locator: Locator
+    ring: str = ""
+    """The public label of the ring of a sealed group; empty in a group without keys."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as JSON fields."""
+        """Return the entry as JSON fields; ``EntrySeal`` adds the tag of a sealed entry."""
+        group = {"sealed_group": self.group, "ring": self.ring} if self.ring else None
         return {
             "gapless": FORMAT_VERSION,
-            "group": self.group,
+            **(group or {"group": self.group}),
             "node": f"{self.address.node:x}",
             "incarnation": f"{self.address.incarnation:x}",
             "locator": str(self.locator),
@@ -62,13 +68,29 @@ class DiscoveryEntry(NamedTuple):
         """
         if not isinstance(fields, dict) or fields.get("gapless") != FORMAT_VERSION:
             raise InvalidEntryError(f"not an entry of format {FORMAT_VERSION}")
-        group, node, incarnation, locator = (
-            fields.get(key) for key in ("group", "node", "incarnation", "locator")
+        sealed = "sealed_group" in fields
+        group, ring, node, incarnation, locator = (
+            fields.get(key)
+            for key in (
+                "sealed_group" if sealed else "group",
+                "ring",
+                "node",
+                "incarnation",
+                "locator",
+            )
         )
         if not isinstance(group, str) or not isinstance(locator, str):
             raise InvalidEntryError("an entry needs a group and a locator as text")
+        if not sealed:
+            ring = ""
+        elif not all(isinstance(value, (str, int)) for value in fields.values()):
+            # Sealed fields are hashed and written as they are; deep nesting would raise there.
+            raise InvalidEntryError("an entry of a sealed group has text and numbers only")
+        elif not isinstance(ring, str) or not ring:
+            raise InvalidEntryError("an entry of a sealed group needs a ring as text")
+        address = Address(_number(node), _number(incarnation))
         try:
-            return cls(group, Address(_number(node), _number(incarnation)), Locator.parse(locator))
+            return cls(group, address, Locator.parse(locator), ring)
         except ConfigError as error:
             raise InvalidEntryError(str(error)) from error
 

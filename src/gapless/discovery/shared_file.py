@@ -11,6 +11,9 @@ has replaced the entry.
 Problems: ``write``, ``read``, ``garbage`` (the file is started again; other members add their
 entries within ``refresh``), ``locked`` (another process holds the lock for too long),
 ``superseded``. A missing directory is not created.
+
+In a sealed group an entry has a tag (``entry_seal``). Problems: ``seal``, ``unsealed``, ``sealed``
+as in a shared directory. Entries of other groups stay as they are: only their members know the key.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import json
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.discovery.directory import REFRESH_NS, STALE_NS, SharedPathSource
 from gapless.discovery.entry_file import (
@@ -31,7 +34,7 @@ from gapless.discovery.entry_file import (
     read_file,
     replace_file,
 )
-from gapless.locator import Locator
+from gapless.discovery.entry_seal import ForgedEntryError
 from gapless.output.private_files import open_private
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gapless.identity import RosterEntry
+    from gapless.locator import Locator
 
 MAX_FILE_BYTES = 1024 * 1024
 """Maximum size of the file; a larger one is garbage."""
@@ -54,6 +58,12 @@ class TimedEntry(NamedTuple):
 
     entry: DiscoveryEntry
     written_ns: int
+    sealed: dict[str, Any] | None = None
+    """The fields of an entry of a sealed group, which are written again without a change."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as JSON fields."""
+        return self.sealed or {**self.entry.to_json(), "written_ns": self.written_ns}
 
 
 class SharedFile(SharedPathSource):
@@ -135,17 +145,13 @@ class SharedFile(SharedPathSource):
             fresh = [
                 row
                 for row in others
-                if row.entry.group != self._group or not self._is_stale(row.written_ns, now_ns)
+                if not self._is_of_group(row.entry) or not self._is_stale(row.written_ns, now_ns)
             ]
             read.append(self._peer_locators(fresh, mine, now_ns))
+            members = [row.to_json() for row in fresh]
             if member is not None:
-                fresh.append(
-                    TimedEntry(
-                        DiscoveryEntry(self._group, member.address, Locator.decode(member.locator)),
-                        now_ns,
-                    )
-                )
-            return _to_bytes(fresh)
+                members.append(self._encode(member, written_ns=now_ns))
+            return _to_bytes(members)
 
         replace_file(self._path, content)
         self._written = member
@@ -154,23 +160,27 @@ class SharedFile(SharedPathSource):
     def _is_same_node(self, row: TimedEntry, member: RosterEntry | None) -> bool:
         return (
             member is not None
-            and row.entry.group == self._group
+            and self._is_of_group(row.entry)
             and row.entry.address.node == member.address.node
         )
 
     def _peer_locators(
         self, rows: list[TimedEntry], mine: RosterEntry | None, now_ns: int
     ) -> tuple[Locator, ...]:
-        peers = (
-            row
-            for row in rows
-            if row.entry.group == self._group and not self._is_same_node(row, mine)
+        fresh = [row for row in rows if not self._is_stale(row.written_ns, now_ns)]
+        found = dict.fromkeys(
+            row.entry.locator
+            for row in fresh
+            if self._is_of_group(row.entry) and not self._is_same_node(row, mine)
         )
-        return tuple(
-            dict.fromkeys(
-                row.entry.locator for row in peers if not self._is_stale(row.written_ns, now_ns)
-            )
-        )
+        other_rings = sum(bool(row.entry.ring) and row.entry.ring != self._ring for row in fresh)
+        if other_rings and not found:
+            self._report_other_rings(other_rings)
+        if self._seal is not None and any(
+            not row.entry.ring and row.entry.group == self._group_name for row in fresh
+        ):
+            self._report_unsealed(f"an entry of {self._path}")
+        return tuple(found)
 
     def _read_entries(self) -> list[TimedEntry]:
         """Return the entries of the file; none for a missing file or garbage."""
@@ -196,15 +206,25 @@ class SharedFile(SharedPathSource):
     def _parse_entry(self, fields: object) -> TimedEntry | None:
         try:
             entry = DiscoveryEntry.from_json(fields)
-            written_ns = fields.get("written_ns") if isinstance(fields, dict) else None
+            assert isinstance(fields, dict), "an entry has fields"
+            written_ns = fields.get("written_ns")
             if not isinstance(written_ns, int):
                 raise InvalidEntryError("an entry needs the time of writing")
+            if self._seal is not None and self._is_of_group(entry):
+                self._seal.check(fields)
+        except ForgedEntryError as error:
+            self.problems.add(
+                "seal",
+                f"{self._path} has an entry that is ignored: {error}; check who can write to the"
+                " file",
+            )
+            return None
         except InvalidEntryError as error:
             self.problems.add(
                 "garbage", f"{self._path} has an invalid entry, which is ignored: {error}"
             )
             return None
-        return TimedEntry(entry, written_ns)
+        return TimedEntry(entry, written_ns, fields if entry.ring else None)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -227,6 +247,5 @@ class SharedFile(SharedPathSource):
             os.close(descriptor)
 
 
-def _to_bytes(rows: list[TimedEntry]) -> bytes:
-    members = [{**row.entry.to_json(), "written_ns": row.written_ns} for row in rows]
+def _to_bytes(members: list[dict[str, Any]]) -> bytes:
     return json.dumps({"gapless": FORMAT_VERSION, "members": members}, indent=1).encode() + b"\n"

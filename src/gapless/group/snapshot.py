@@ -22,6 +22,7 @@ from gapless.identity import Address, View, ViewId
 from gapless.protocol.snapshot import (
     CLOSED,
     FAILED,
+    KeysSnapshot,
     MemberSnapshot,
     PeerSnapshot,
     StreamSnapshot,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from gapless.group.inbox import Inbox
     from gapless.runtime.handle import MemberHandle
+    from gapless.wire.seal import Seal
 
 
 def request_snapshot(handle: MemberHandle, inbox: Inbox) -> Future[MemberSnapshot]:
@@ -82,7 +84,16 @@ def _local_fields(handle: MemberHandle, inbox: Inbox) -> dict[str, Any]:
         "incarnations": inbox.incarnations,
         "error": "" if handle.error is None else str(handle.error),
         "discovery_problems": handle.discovery_problems,
+        "keys": _describe_keys(handle.transport.seal),
     }
+
+
+def _describe_keys(seal: Seal | None) -> KeysSnapshot | None:
+    if seal is None:
+        return None
+    ring = seal.ring
+    opens = tuple(f"{key_id:08x}" for key_id in sorted(ring.opening_keys))
+    return KeysSnapshot(ring.label, ring.sealing_key.label, opens)
 
 
 def _gauges(handle: MemberHandle, inbox: Inbox) -> dict[str, int]:
@@ -137,6 +148,8 @@ def decode_snapshot(text: bytes) -> MemberSnapshot:
         values["streams"] = tuple(_stream(one) for one in found["streams"])
         values["discovery_problems"] = tuple(found.get("discovery_problems", ()))
         values["peers"] = tuple(_peer(one) for one in found["peers"])
+        values["absent"] = tuple(map(str, found.get("absent", ())))
+        values["keys"] = None if found.get("keys") is None else _keys(found["keys"])
         return MemberSnapshot(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GaplessError(f"the answer is not a member snapshot: {error}") from error
@@ -150,6 +163,10 @@ def _known(kind: type, found: dict[str, Any]) -> dict[str, Any]:
 def _view(found: dict[str, Any]) -> View:
     view_id = ViewId(int(found["number"]), Address.parse(found["coordinator"]))
     return View(view_id, tuple(map(Address.parse, found["members"])))
+
+
+def _keys(found: dict[str, Any]) -> KeysSnapshot:
+    return KeysSnapshot(str(found["ring"]), str(found["seals"]), tuple(map(str, found["opens"])))
 
 
 def _stream(found: dict[str, Any]) -> StreamSnapshot:

@@ -116,6 +116,19 @@ class PeerSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysSnapshot:
+    """The keys of a member of a sealed group, by id; a snapshot never contains a secret.
+
+    ``ring`` is the public label of the ring, ``seals`` the key that seals, and ``opens`` the keys
+    that open, the sealing key included.
+    """
+
+    ring: str
+    seals: str
+    opens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """Whether a member works, and the list of problems: ``snapshot.health.ok``.
 
@@ -142,6 +155,8 @@ class MemberSnapshot:
 
     ``streams`` are the sending streams of the member, the stream to the group first; ``peers`` are
     the other members of the view. ``stall_after_ns`` is None where members resend missing messages.
+    ``absent`` are the names of durable members that may return. ``keys`` is None in a group without
+    keys, and for members of earlier versions, which do not tell.
     ``counters`` only rise, ``gauges`` rise and fall;
     docs/reference/metrics.md lists both.
     """
@@ -154,6 +169,8 @@ class MemberSnapshot:
     durable_name: str = ""
     streams: tuple[StreamSnapshot, ...] = ()
     peers: tuple[PeerSnapshot, ...] = ()
+    absent: tuple[str, ...] = ()
+    keys: KeysSnapshot | None = None
     unread: int = 0
     unread_limit: int = 0
     incarnations: int = 1
@@ -239,6 +256,7 @@ def take_snapshot(
         durable_name=durable.get(member.me, ""),
         streams=tuple(_stream(stream, member, called, now_ns) for stream in streams),
         peers=tuple(_peer(one, called.get(one, ""), member, now_ns) for one in others),
+        absent=() if roster is None else tuple(one.name for one in roster.absent),
         slow_receiver_after_ns=member.config.slow_receiver_after_ns,
         stall_after_ns=None if member.config.retransmits else member.config.stall_after_ns,
         gauges=_gauges(member),

@@ -127,6 +127,8 @@ class UdpMesh:
         self.problems = ErrorLog()
         self.seal = seal
         discovery = discovery or Discovery()
+        if seal is not None:
+            discovery.seal_entries(seal.ring.entry_key, seal.ring.label)
         self._socket = socket_options.bind(
             host or socket_options.choose_host(discovery),
             [ports] if isinstance(ports, int) else list(ports),

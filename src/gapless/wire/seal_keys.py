@@ -19,6 +19,7 @@ SECRET_BYTES = 32
 KEY_ID_MAX = 2**32 - 1
 """Maximum id of a key."""
 _GROUP_PERSON = b"gapless-group-1"
+_ENTRY_PERSON = b"gapless-entries"
 _LABEL_PERSON = b"gapless-label-1"
 
 
@@ -86,6 +87,11 @@ class KeyRing:
     def label(self) -> str:
         """The ring for people: eight hexadecimal digits that reveal no secret."""
         return blake2b(key=self.secret, person=_LABEL_PERSON, digest_size=4).hexdigest()
+
+    @property
+    def entry_key(self) -> bytes:
+        """The key for discovery entries, the same through all rotations."""
+        return blake2b(key=self.secret, person=_ENTRY_PERSON, digest_size=32).digest()
 
     def group_id(self, name: str) -> int:
         """Return the 64-bit id of a group on the wire; strangers cannot compute the id."""

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from rich.markup import escape
 
-from gapless.cli.rendering import console, json_option, make_table, print_json
+from gapless.cli.group_options import reach_options
+from gapless.cli.parameters import SECONDS
+from gapless.cli.rendering import console, echo, json_option, make_table, print_json
+from gapless.cli.use.member_keys import GroupKeys, KeyStep, wait_for_groups
 from gapless.errors import ConfigError
 from gapless.keys.ciphers import SUITE_NAMES
 from gapless.keys.keyring import Keyring, RotationStep, default_path, format_time, parse_key_id
 from gapless.wire.seal_keys import KeyState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gapless.keys.keyring import StoredKey
 
@@ -29,6 +32,37 @@ MISSING = "missing"
 _S_PER_DAY = 86_400
 
 file_argument = click.argument("file", type=click.Path(path_type=Path), required=False)
+
+_ROLLOUT_OPTIONS = (
+    click.option(
+        "--group",
+        "groups",
+        metavar="NAME",
+        multiple=True,
+        help="Join this group and ask every member for its keys. If the step is not safe yet, name"
+        " the members that are not ready, and change nothing. Repeat the option for several"
+        " groups.",
+    ),
+    click.option(
+        "--wait",
+        is_flag=True,
+        help="With --group: wait until every member is ready, then take the step.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=SECONDS,
+        help="How long --wait waits; by default without a limit.",
+    ),
+)
+
+
+def rollout_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of asking the members of a group before a step."""
+    command = reach_options(command)
+    for option in reversed(_ROLLOUT_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -96,36 +130,41 @@ def show(file: Path | None, as_json: bool) -> None:
     type=click.Choice([RotationStep.ADD.value, RotationStep.SEAL.value]),
     help="add: a new key that opens; seal: the new key seals. By default the next step.",
 )
+@rollout_options
 @json_option
-def rotate(file: Path | None, step: str | None, as_json: bool) -> None:
+def rotate(file: Path | None, step: str | None, as_json: bool, **rollout: Any) -> int:
     """Take the next step of a rotation: add a key, then seal with the new key.
 
-    Copy the file to every member after each step. The last step of a rotation is gapless keys
-    retire.
+    Copy the file to every member after each step. With --group the command asks every member
+    before the new key seals; to add a key no member needs to be ready. The exit code is 1 if a
+    member is not ready. The last step of a rotation is gapless keys retire.
     """
     path = file or default_path()
     before = Keyring.read(path)
     after = before.rotate(step)
-    after.write(path)
     added = len(after.keys) > len(before.keys)
-    _print_step(
-        path,
-        after,
-        (RotationStep.ADD if added else RotationStep.SEAL).value,
-        after.keys[-1] if added else after.sealing_key,
-        as_json=as_json,
+    if added:
+        _check_rollout(rollout)
+        after.write(path)
+        _print_step(path, after, RotationStep.ADD.value, after.keys[-1], as_json=as_json)
+        return 0
+    label = after.sealing_key.label
+    return _take_step(
+        path, before, after, KeyStep(RotationStep.SEAL, label, label), rollout, as_json
     )
 
 
 @keys.command("retire")
 @click.argument("file", required=False, metavar="[FILE]")
 @click.argument("key_id", required=False, metavar="KEY_ID")
+@rollout_options
 @json_option
-def retire(file: str | None, key_id: str | None, as_json: bool) -> None:
+def retire(file: str | None, key_id: str | None, as_json: bool, **rollout: Any) -> int:
     """Retire the key KEY_ID: the key opens and seals no more.
 
-    First let every member load a keyring that seals with another key. The key that seals cannot be
-    retired.
+    First let every member load a keyring that seals with another key. With --group the command
+    asks every member. The exit code is 1 if a member is not ready, or a durable member is absent.
+    The key that seals cannot be retired.
     """
     # Of one argument alone the parser makes the first.
     path, wanted = (None, file) if key_id is None else (file, key_id)
@@ -133,10 +172,67 @@ def retire(file: str | None, key_id: str | None, as_json: bool) -> None:
         raise click.UsageError("KEY_ID is missing; gapless keys show lists the keys")
     chosen = parse_key_id(wanted)
     target = default_path() if path is None else Path(path)
-    after = Keyring.read(target).retire(chosen)
-    after.write(target)
-    stored = next(each for each in after.keys if each.key.key_id == chosen)
-    _print_step(target, after, RotationStep.RETIRE.value, stored, as_json=as_json)
+    before = Keyring.read(target)
+    after = before.retire(chosen)
+    step = KeyStep(RotationStep.RETIRE, f"{chosen:08x}", after.sealing_key.label)
+    return _take_step(target, before, after, step, rollout, as_json)
+
+
+def _check_rollout(rollout: Mapping[str, Any]) -> None:
+    """Refuse options that have no effect together."""
+    if rollout["wait"] and not rollout["groups"]:
+        raise click.UsageError("--wait needs --group NAME, the group whose members are asked")
+    if rollout["timeout_s"] is not None and not rollout["wait"]:
+        raise click.UsageError("--timeout needs --wait")
+
+
+def _take_step(
+    path: Path,
+    before: Keyring,
+    after: Keyring,
+    step: KeyStep,
+    rollout: dict[str, Any],
+    as_json: bool,
+) -> int:
+    """Write ``after`` if every member of the group is ready; return the exit code."""
+    _check_rollout(rollout)
+    found = None
+    if rollout["groups"]:
+        timeout_s = rollout["timeout_s"] if rollout["wait"] else 0.0
+        found = wait_for_groups(rollout["groups"], path, step, rollout, timeout_s)
+        if found.reasons:
+            _print_refusal(path, step, found, as_json=as_json)
+            return 1
+        if Keyring.read(path) != before:
+            raise ConfigError(
+                f"{path}: the file has changed while this command asked the members; nothing was"
+                " written; run the command again"
+            )
+    after.write(path)
+    stored = next(each for each in after.keys if each.label == step.key)
+    _print_step(path, after, step.step.value, stored, found, as_json=as_json)
+    return 0
+
+
+def _print_refusal(path: Path, step: KeyStep, found: GroupKeys, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "path": str(path),
+                "step": None,
+                "refused": step.step.value,
+                "key": step.key,
+                "members": list(found.members),
+                "problems": list(found.reasons),
+            }
+        )
+        return
+    for reason in found.reasons:
+        echo(f"Problem: {reason}")
+    echo(
+        f"{path} is unchanged: the step {step.step} is not safe yet. Copy the file to every member;"
+        " --wait waits for the members."
+    )
 
 
 _DONE = {
@@ -147,15 +243,25 @@ _DONE = {
 }
 
 
-def _print_step(path: Path, ring: Keyring, step: str, stored: StoredKey, *, as_json: bool) -> None:
+def _print_step(
+    path: Path,
+    ring: Keyring,
+    step: str,
+    stored: StoredKey,
+    found: GroupKeys | None = None,
+    *,
+    as_json: bool,
+) -> None:
     advice = next_action(path, ring, copy=True)
     if as_json:
+        asked = {} if found is None else {"members": list(found.members)}
         print_json(
             {
                 "path": str(path),
                 "step": step,
                 "key": stored.label,
                 **_describe(ring),
+                **asked,
                 "next": advice,
             }
         )

@@ -106,6 +106,8 @@ class TcpMesh:
     ) -> None:
         ports = [ports] if isinstance(ports, int) else list(ports)
         discovery = discovery or Discovery()
+        if seal is not None:
+            discovery.seal_entries(seal.ring.entry_key, seal.ring.label)
         listener = socket_options.bind(
             host or socket_options.choose_host(discovery), ports, socket.SOCK_STREAM
         )
