@@ -12,7 +12,7 @@ import pytest
 from gapless import doctor
 from gapless.cli.app import run
 from gapless.cli.use.keys import MAX_SEALING_DAYS, differences
-from gapless.keys.keyring import Keyring, default_path
+from gapless.keys.keyring import Keyring, default_path, local_path
 
 
 @pytest.fixture
@@ -334,8 +334,10 @@ def test_the_doctor_without_a_keyring(home: Path) -> None:
     finding = doctor.keys()
     assert (finding.check, finding.verdict) == ("keys", "note")
     assert str(default_path()) in finding.found
+    assert str(local_path()) in finding.found
     assert "gapless keys new" in finding.advice
-    assert list(home.iterdir()) == []
+    assert not default_path().exists()
+    assert not local_path().exists()
 
 
 def test_the_doctor_names_the_ring(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,9 +346,11 @@ def test_the_doctor_names_the_ring(home: Path, monkeypatch: pytest.MonkeyPatch) 
     finding = doctor.keys()
     assert finding.verdict == "ok"
     assert f"ring {ring.ring.label} in {default_path()}" in finding.found
-    assert "join(keys=FILE)" in finding.advice
-    monkeypatch.setenv("GAPLESS_KEYS", str(default_path()))
-    assert doctor.keys().advice == ""
+    assert finding.advice == ""
+    other = Keyring.new()
+    other.create(home / "other.toml")
+    monkeypatch.setenv("GAPLESS_KEYS", str(home / "other.toml"))
+    assert f"ring {other.ring.label} in {home / 'other.toml'}" in doctor.keys().found
 
 
 def test_a_keyring_that_cannot_be_used_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

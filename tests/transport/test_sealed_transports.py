@@ -33,7 +33,7 @@ def a_seal() -> Seal:
     [
         (False, False, DeathEvidence.REFUSED),
         (True, True, DeathEvidence.REFUSED),
-        (True, False, DeathEvidence.CLOSED),
+        (True, False, DeathEvidence.REJECTED),
     ],
 )
 def test_a_refusal_from_the_network_is_only_a_hint_in_a_sealed_group(

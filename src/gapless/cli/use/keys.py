@@ -15,7 +15,7 @@ from rich.markup import escape
 from gapless.cli.group_options import reach_options
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, echo, json_option, make_table, print_json
-from gapless.cli.use.member_keys import GroupKeys, KeyStep, wait_for_groups
+from gapless.cli.use.member_keys import MembersKeys, KeyStep, wait_for_groups
 from gapless.errors import ConfigError
 from gapless.keys.ciphers import SUITE_NAMES
 from gapless.keys.keyring import Keyring, RotationStep, default_path, format_time, parse_key_id
@@ -214,7 +214,7 @@ def _take_step(
     return 0
 
 
-def _print_refusal(path: Path, step: KeyStep, found: GroupKeys, *, as_json: bool) -> None:
+def _print_refusal(path: Path, step: KeyStep, found: MembersKeys, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -248,7 +248,7 @@ def _print_step(
     ring: Keyring,
     step: str,
     stored: StoredKey,
-    found: GroupKeys | None = None,
+    found: MembersKeys | None = None,
     *,
     as_json: bool,
 ) -> None:

@@ -42,7 +42,7 @@ class KeyStep(NamedTuple):
     sealing: str
 
 
-class GroupKeys(NamedTuple):
+class MembersKeys(NamedTuple):
     """The keys of the other members of groups, and why a step is not safe yet."""
 
     members: tuple[dict[str, Any], ...]
@@ -55,7 +55,7 @@ def wait_for_groups(
     step: KeyStep,
     options: dict[str, Any],
     timeout_s: float | None,
-) -> GroupKeys:
+) -> MembersKeys:
     """Return the keys of all members once ``step`` is safe, or ``timeout_s`` is over.
 
     Each change of the reasons is written to standard error. None waits without a limit.
@@ -63,7 +63,7 @@ def wait_for_groups(
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     # A member that is ready stays ready, so one group after another is enough.
     found = [_wait_for_group(group, path, step, options, deadline_s) for group in groups]
-    return GroupKeys(
+    return MembersKeys(
         tuple(row for one in found for row in one.members),
         tuple(reason for one in found for reason in one.reasons),
     )
@@ -71,7 +71,7 @@ def wait_for_groups(
 
 def _wait_for_group(
     group: str, path: Path, step: KeyStep, options: dict[str, Any], deadline_s: float | None
-) -> GroupKeys:
+) -> MembersKeys:
     with (
         joined_group(group, {**options, "keys": path}, quiet=True, listen=False) as member,
         progress_bar("asking the members", None, quiet=False) as show,
@@ -95,7 +95,7 @@ def _wait_for_group(
             Event().wait(POLL_S if left_s is None else min(POLL_S, left_s))
 
 
-def ask_members(group: Group, step: KeyStep, names: dict[Address, str]) -> GroupKeys:
+def ask_members(group: Group, step: KeyStep, names: dict[Address, str]) -> MembersKeys:
     """Ask all other members once; ``names`` gets the display names of the members that answer."""
     rows: list[dict[str, Any]] = []
     reasons: list[str] = []
@@ -128,7 +128,7 @@ def ask_members(group: Group, step: KeyStep, names: dict[Address, str]) -> Group
             " retention_timeout has passed"
             for name in own.absent
         )
-    return GroupKeys(tuple(rows), tuple(reasons))
+    return MembersKeys(tuple(rows), tuple(reasons))
 
 
 def key_problem(one: MemberSnapshot | None, step: KeyStep) -> str:
