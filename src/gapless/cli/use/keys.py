@@ -15,7 +15,7 @@ from rich.markup import escape
 from gapless.cli.group_options import reach_options
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, echo, json_option, make_table, print_json
-from gapless.cli.use.member_keys import MembersKeys, KeyStep, wait_for_groups
+from gapless.cli.use.member_keys import KeyStep, MembersKeys, wait_for_groups
 from gapless.errors import ConfigError
 from gapless.keys.ciphers import SUITE_NAMES
 from gapless.keys.keyring import Keyring, RotationStep, default_path, format_time, parse_key_id
