@@ -26,10 +26,13 @@ from zlib import crc32
 from gapless.discovery import Discovery
 from gapless.faults.faults import Fault, Loss
 from gapless.faults.faulty_transport import FaultyTransport
+from gapless.group.group_keys import choose_keys
+from gapless.group.join_options import MemberOptions
 from gapless.output.private_files import make_private_folder
 from gapless.rng import split
 from gapless.transport.base import Transport
 from gapless.transport.udp import UdpMesh
+from gapless.wire.seal import Seal
 
 NUMBER_BYTES = 4
 """Bytes of a message's number: the minimum size of a message."""
@@ -94,9 +97,10 @@ def loopback_transport(
     kind: Callable[..., Transport] = UdpMesh,
     address: tuple[str, int] = ("127.0.0.1", 0),
     name: str = "me",
+    seal: Seal | None = None,
 ) -> Transport:
     """Return a transport on loopback, with ``faults`` on incoming datagrams."""
-    transport = kind(*address, discovery=Discovery.parse(discover, group=group))
+    transport = kind(*address, discovery=Discovery.parse(discover, group=group), seal=seal)
     return FaultyTransport(transport, faults, name=name, call=str) if faults else transport
 
 
@@ -107,7 +111,12 @@ def lossy_transport(group: str, folder: Path, loss: float, seed: int, name: str)
     """
     make_private_folder(folder)
     faults = [Loss(split(seed, f"loss of {name}"), [loss])] if loss else []
-    return loopback_transport(group, f"dir://{folder}", faults, name=name)
+    return loopback_transport(group, f"dir://{folder}", faults, name=name, seal=default_seal(group))
+
+
+def default_seal(group: str) -> Seal | None:
+    """Return the seal that ``join`` takes by default, so that a member of the lab meets others."""
+    return choose_keys(MemberOptions(group=group)).new_seal()
 
 
 # Ledgers

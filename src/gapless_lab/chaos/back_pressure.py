@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 from gapless.units import MIB
 from gapless_lab.chaos.testbed import ChaosTestbed
-from gapless_lab.process import wait_until
 
 MAX_BYTES = 2 * MIB
 """Maximum size of the spool."""
@@ -75,7 +74,7 @@ class BackPressureTestbed(ChaosTestbed):
         seen.waits_for = str(collector.status.get("waits_for"))
         self._observe_waiting()
         driver.run(self._table_task)
-        wait_until(lambda: self.acked() >= seen.acked_at_limit + MORE, "senders do not go on")
+        self.wait_until(lambda: self.acked() >= seen.acked_at_limit + MORE, "senders do not go on")
         seen.acked_after = self.acked() - seen.acked_at_limit
         self._check()
 
@@ -89,7 +88,7 @@ class BackPressureTestbed(ChaosTestbed):
                 last, since_s = self.acked(), time.monotonic()
             return time.monotonic() - since_s >= STALLED_AFTER_S
 
-        wait_until(still, "acknowledgements go on though the spool is full")
+        self.wait_until(still, "acknowledgements go on though the spool is full")
         return last
 
     def _observe_waiting(self) -> None:

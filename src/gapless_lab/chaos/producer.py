@@ -20,7 +20,7 @@ from gapless.rng import split
 from gapless.transport.base import Transport
 from gapless_lab.process import emit, read_task
 from gapless_lab.producer import LoadBatch, ProducerTask, ProducerWorker
-from gapless_lab.workload import AckedBatch, loopback_transport, random_message
+from gapless_lab.workload import AckedBatch, default_seal, loopback_transport, random_message
 
 MAX_BATCH = 40
 """Maximum number of messages of a send."""
@@ -63,7 +63,9 @@ class ChaosProducer(ProducerWorker[ChaosTask, tuple[AckedBatch, "Receipt"]]):
         """Join, send, leave."""
         task = self.task
         network = split(task.seed, f"network {task.number} life {task.incarnation}")
-        transport = loopback_transport(task.group, f"dir://{task.discovery_dir}")
+        transport = loopback_transport(
+            task.group, f"dir://{task.discovery_dir}", seal=default_seal(task.group)
+        )
         self.serve()
         self.run_incarnation(transport=LossyTransport(transport, network, task.loss))
 

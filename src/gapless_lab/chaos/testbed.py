@@ -192,7 +192,7 @@ class ChaosTestbed(Testbed[ChaosProcess]):
         for number in self._numbers:
             self.start_producer(number)
         self.spark.driver.wait_for_event("ready")
-        wait_until(lambda: self.acked() > 0, "nothing is acknowledged")
+        self.wait_until(lambda: self.acked() > 0, "nothing is acknowledged")
         self.spark.driver.run(self._table_task)
 
     def _run_nemeses(self) -> None:

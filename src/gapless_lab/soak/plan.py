@@ -15,7 +15,7 @@ from gapless.transport import TcpMesh, UdpMesh
 from gapless.transport.base import Transport
 from gapless.units import NS_PER_MS
 from gapless_lab.plans import SETTINGS, check_above_zero, check_range, check_share
-from gapless_lab.workload import loopback_transport
+from gapless_lab.workload import default_seal, loopback_transport
 
 TRANSPORTS = {"udp": UdpMesh, "tcp": TcpMesh}
 """The transports of a soak."""
@@ -108,6 +108,7 @@ class SoakTask:
             kind=TRANSPORTS[plan.transport],
             address=(host, int(port)),
             name=f"{self.node}",
+            seal=default_seal("soak"),
         )
 
 

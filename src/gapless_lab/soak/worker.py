@@ -50,7 +50,6 @@ class SoakWorker:
         self.group = blocking.join(
             "soak",
             transport=self.transport,
-            insecure=True,  # without keys, also between network namespaces
             config=task.plan.config(),
             node=task.node,
             listen=False,
