@@ -39,6 +39,7 @@ def joining(ports: Sequence[int], at: int) -> dict[str, Any]:
         "discover": f"seeds://127.0.0.1:{ports[0]}-{ports[-1]}",
         "ports": ports[at],
         "config": config,
+        "insecure": True,  # as the members of the other benchmarks, which this figure compares
     }
 
 

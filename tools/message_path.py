@@ -105,6 +105,7 @@ def _options(directory: str) -> dict[str, Any]:
         "discover": f"dir://{directory}",
         "transport": "mesh",
         "host": "127.0.0.1",
+        "insecure": True,  # as the figures of version 0.1, which had no keys
         "timeout": JOIN_TIMEOUT_S,
     }
 
