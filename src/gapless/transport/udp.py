@@ -442,7 +442,7 @@ class UdpMesh:
         """Split a datagram to fit the socket; the kernel refuses an indivisible datagram."""
         if len(datagram) > self.max_frame_bytes:
             with suppress(RemoteProtocolError):
-                return split_datagram(datagram, self.max_frame_bytes)
+                return split_datagram(datagram, self.max_frame_bytes, checked=self.seal is None)
         return (datagram,)
 
     def _targets(self, to: Address | None) -> Sequence[Sockaddr]:
