@@ -112,11 +112,11 @@ class SharedRing:
             )
             # The cursor moves first, so that a reader of the old bytes notices the overwrite.
             self._write_cursor[0] = self._write_offset
-            slot = self._view[_HEADER_BYTES + at : _HEADER_BYTES + at + size_bytes]
+            slot = slice(_HEADER_BYTES + at, _HEADER_BYTES + at + size_bytes)
             if seal is None:
-                slot[:] = datagram
+                self._view[slot] = datagram
             else:
-                seal.seal_into(datagram, slot)
+                seal.seal_into(datagram, self._view[slot])
             slots.append(_SLOT.pack(start, size_bytes))
         return encode_control(DESCRIPTOR, self.ring_id, len(slots)) + b"".join(slots)
 
