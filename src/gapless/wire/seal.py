@@ -73,6 +73,7 @@ _PREAMBLE = b"%b%c" % (MAGIC, VERSION)
 _PERSON = b"gapless-seal-1"
 _COUNTER = Struct("<Q")
 _NONCE = Struct("<4xQ")
+_FRONT = Struct(f"<{HEADER_BYTES}sQ")
 _SENDER_FIELDS = Struct("<QQQ")
 _INCARNATION = Struct("<16xQ")
 _NODE_END = 16
@@ -275,7 +276,7 @@ class Seal:
     def seal_run(self, datagrams: Sequence[bytes]) -> list[bytes]:
         """Return the sealed forms of datagrams of this member, as ``seal`` does."""
         found: list[bytes] = []
-        at, count, pack = 0, len(datagrams), _NONCE.pack
+        at, count, pack, pack_front = 0, len(datagrams), _NONCE.pack, _FRONT.pack
         while at < count:
             first = datagrams[at]
             found.append(self.seal(first))
@@ -288,10 +289,9 @@ class Seal:
             encrypt = own.cipher.encrypt
             while at < count and (datagram := datagrams[at]).startswith(same):
                 at += 1
-                own.counter += 1
-                nonce = pack(own.counter)
-                body = encrypt(nonce, datagram[HEADER_BYTES:], header)
-                found.append(b"".join((header, nonce[4:], body)))
+                own.counter = counter = own.counter + 1
+                body = encrypt(pack(counter), datagram[HEADER_BYTES:], header)
+                found.append(pack_front(header, counter) + body)
         return found
 
     def seal_into(self, datagram: bytes, buffer: memoryview) -> int:
