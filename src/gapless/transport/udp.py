@@ -407,13 +407,13 @@ class UdpMesh:
             self._send_group(to, datagrams)
 
     def _send_group(self, to: Address | None, datagrams: Sequence[bytes]) -> None:
+        seal = self.seal
         if self.whole_run_bytes and max(map(len, datagrams)) >= LARGE_BYTES:
             datagrams = self._fit_to_socket(to, datagrams)
-        if self.seal is not None:
-            if self.shared_memory is None:
-                datagrams = self.seal.seal_run(datagrams)
-            else:
-                datagrams = [self._seal_one(self.seal, datagram) for datagram in datagrams]
+            if seal is not None:  # notes are among the datagrams
+                datagrams = [self._seal_one(seal, datagram) for datagram in datagrams]
+        elif seal is not None:
+            datagrams = seal.seal_run(datagrams)
         for target in self._targets(to):
             if len(datagrams) == 1 or not self.uses_gso:
                 self._send_each(target, datagrams)

@@ -281,6 +281,8 @@ class Seal:
             first = datagrams[at]
             found.append(self.seal(first))
             at += 1
+            if at == count:
+                break
             own, same = self._own, first[:HEADER_BYTES]
             header = None if own is None else own.headers.get(same)
             if own is None or header is None or first[_FLAGS_AT] & ADDRESSED:
