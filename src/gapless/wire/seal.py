@@ -291,7 +291,8 @@ class Seal:
             encrypt = own.cipher.encrypt
             while at < count and (datagram := datagrams[at]).startswith(same):
                 at += 1
-                own.counter = counter = own.counter + 1
+                own.counter += 1
+                counter = own.counter
                 body = encrypt(pack(counter), datagram[HEADER_BYTES:], header)
                 found.append(pack_front(header, counter) + body)
         return found
