@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gapless.wire.seal import SEAL_OVERHEAD_BYTES
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -33,6 +35,13 @@ _ALL = [
     Contender("gapless-tcp", "gapless", "tcp"),
     Contender("gapless-udp-sealed", "gapless", "udp", {"sealed": True}),
     Contender("gapless-tcp-sealed", "gapless", "tcp", {"sealed": True}),
+    Contender("gapless-udp-1400", "gapless", "udp", {"knobs": {"max_frame_bytes": 1400}}),
+    Contender(
+        "gapless-udp-1400-sealed",
+        "gapless",
+        "udp",
+        {"knobs": {"max_frame_bytes": 1400 - SEAL_OVERHEAD_BYTES}, "sealed": True},
+    ),
     Contender("gapless-udp-each", "gapless", "udp", {"each": True}),
     Contender("gapless-udp-single", "gapless", "udp", {"single": True}),
     Contender("jgroups-nakack4-udp", "jgroups", "udp", {"generation": 4}, JVM_WARM_S),
@@ -45,6 +54,27 @@ _ALL = [
     ),
     Contender("jgroups-nakack4-tcp", "jgroups", "tcp", {"generation": 4}, JVM_WARM_S),
     Contender("jgroups-nakack2-tcp", "jgroups", "tcp", {"generation": 2}, JVM_WARM_S),
+    Contender(
+        "jgroups-nakack4-udp-aes-cbc",
+        "jgroups",
+        "udp",
+        {"generation": 4, "sealed": True},
+        JVM_WARM_S,
+    ),
+    Contender(
+        "jgroups-nakack4-udp-tuned-aes-cbc",
+        "jgroups",
+        "udp",
+        {"generation": 4, "tuned": True, "sealed": True},
+        JVM_WARM_S,
+    ),
+    Contender(
+        "jgroups-nakack4-tcp-aes-cbc",
+        "jgroups",
+        "tcp",
+        {"generation": 4, "sealed": True},
+        JVM_WARM_S,
+    ),
     Contender("pyzmq", "pyzmq", "tcp"),
     Contender("zenoh", "zenoh", "tcp"),
     Contender("cyclonedds", "cyclonedds", "udp"),

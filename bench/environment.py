@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.peers.jgroups import KEYSTORE, KEYTOOL_OPTIONS
 from gapless import __version__
 
 if TYPE_CHECKING:
@@ -218,6 +219,12 @@ class Environment:
         compiled = _run([javac, "-cp", self.jar, "-d", str(self.classes), str(source)], 120)
         if compiled.returncode:
             return Peer("jgroups", reason=f"javac: {_last(compiled.stderr)}")
+        keystore = folder / KEYSTORE
+        if not keystore.exists():
+            keytool = str(Path(javac).with_name("keytool"))
+            made = _run([keytool, *KEYTOOL_OPTIONS, "-keystore", str(keystore)], 120)
+            if made.returncode:
+                return Peer("jgroups", reason=f"keytool: {_last(made.stdout or made.stderr)}")
         done = _run([java, "-version"], 60).stderr.splitlines()
         version = jars[-1].stem.removeprefix("jgroups-")
         return Peer("jgroups", version, server=done[0] if done else "")

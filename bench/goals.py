@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.contenders import CONTENDERS
-from bench.report import ratio, reference, total
+from bench.plans import SEALED_ECHO, SEALED_JGROUPS_TCP, SEALED_JGROUPS_UDP, sealed_title
+from bench.report import figures, ratio, reference, total
 from bench.workloads import CPU, SPEED, TRIPS, Metric
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Goal:
     peers: tuple[str, ...]
     at_least: float
     metric: Metric = SPEED
+    ours: str = ""
+    """The contender of Gapless, if not the first in the case."""
 
     def line(self, outcomes: Sequence[Outcome]) -> Line:
         """Return the state of the goal; the best peer is the closest to Gapless."""
@@ -47,7 +50,10 @@ class Goal:
             for one in outcomes
             if (one.case.workload, one.case.title) == (self.workload, self.case)
         ]
-        ours = reference(here[0].case, here) if here else None
+        if self.ours:
+            ours = next((one for one in here if one.contender == self.ours and one.rounds), None)
+        else:
+            ours = reference(here[0].case, here) if here else None
         found = {}
         for one in here:
             peer = one.contender in self.peers or (
@@ -62,6 +68,44 @@ class Goal:
         return Line(
             self.title, asked, f"{found[closest]:.2f}x {closest}", found[closest] >= self.at_least
         )
+
+
+@dataclass(frozen=True)
+class SealCost:
+    """How much slower a sealed group may be, by the median of the rounds."""
+
+    title: str
+    case: str
+    ours: str
+    most: float
+    """Maximum loss of speed as a share, or maximum delay of a round trip in microseconds."""
+    metric: Metric = SPEED
+
+    def line(self, outcomes: Sequence[Outcome]) -> Line:
+        """Return the state of the goal."""
+        plain, sealed = (
+            next((one for one in outcomes if self._is(one, name)), None)
+            for name in (self.ours, f"{self.ours}-sealed")
+        )
+        is_share = self.metric is SPEED
+        asked = f"≤ {self.most:.0%} slower" if is_share else f"≤ {self.most:g} µs longer"
+        if plain is None or sealed is None:
+            return Line(self.title, asked, "not measured", None)
+        if is_share:
+            spread = ratio(plain, sealed, self.metric)
+            if spread is None:
+                return Line(self.title, asked, "not measured", None)
+            cost = 1 - 1 / spread.middle
+            return Line(self.title, asked, f"{cost:.1%} slower", cost <= self.most)
+        before, after = figures(plain, self.metric), figures(sealed, self.metric)
+        if before is None or after is None:
+            return Line(self.title, asked, "not measured", None)
+        cost = after.middle - before.middle
+        return Line(self.title, asked, f"{cost:.1f} µs longer", cost <= self.most)
+
+    def _is(self, one: Outcome, name: str) -> bool:
+        found = one.case.workload, one.case.title, one.contender
+        return found == ("sealed", self.case, name) and bool(one.rounds)
 
 
 def is_ours_or_raw(name: str) -> bool:
@@ -119,10 +163,39 @@ GOALS = (
 )
 """Ratios; the rest is in ``lines``."""
 
+SEALED_GOALS = (
+    *(
+        Goal(
+            f"sealed, 3 members, {name}, {size} B: speed, JGroups with SYM_ENCRYPT",
+            "sealed",
+            sealed_title(name, size),
+            peers,
+            2,
+            ours=f"gapless-{name.lower()}-sealed",
+        )
+        for name, peers in (("UDP", SEALED_JGROUPS_UDP), ("TCP", SEALED_JGROUPS_TCP))
+        for size in (100, 1000)
+    ),
+    *(
+        SealCost(
+            f"sealed or not, 3 members, {name}, {size} B", sealed_title(name, size), ours, most
+        )
+        for name, ours, most_large in (
+            ("UDP", "gapless-udp", 0.10),
+            ("TCP", "gapless-tcp", 0.10),
+            ("UDP, frames of 1400 B", "gapless-udp-1400", 0.20),
+            ("MTU 1500, 0.1 % lost", "gapless-udp", 0.20),
+        )
+        for size, most in ((100, 0.12), (1000, most_large))
+    ),
+    SealCost("sealed or not, round trip, 100 B: p50", SEALED_ECHO, "gapless-udp", 10, TRIPS[0]),
+)
+"""What the seal may cost, and how far JGroups with keys is behind."""
+
 
 def lines(outcomes: Sequence[Outcome]) -> list[Line]:
     """Return how every goal stands."""
-    return [*(goal.line(outcomes) for goal in GOALS), *_own(outcomes)]
+    return [*(goal.line(outcomes) for goal in (*GOALS, *SEALED_GOALS)), *_own(outcomes)]
 
 
 def _own(outcomes: Sequence[Outcome]) -> Iterator[Line]:

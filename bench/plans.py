@@ -11,6 +11,9 @@ from bench.workloads import JOINED, MEMORY, SLOWED, STARTED, STOPPED, STREAMS, T
 
 NAKACK4_UDP = ("jgroups-nakack4-udp", "jgroups-nakack4-udp-tuned")
 NAKACK2_UDP = ("jgroups-nakack2-udp", "jgroups-nakack2-udp-tuned")
+SEALED_JGROUPS_UDP = ("jgroups-nakack4-udp-aes-cbc", "jgroups-nakack4-udp-tuned-aes-cbc")
+SEALED_JGROUPS_TCP = ("jgroups-nakack4-tcp-aes-cbc",)
+SEALED_ECHO = "echo, 100 B, sealed or not"
 OTHERS_TCP = ("pyzmq", "zenoh", "nats", "redis", "pyre")
 LOSSES = (0.001, 0.01, 0.05, 0.1)
 
@@ -19,7 +22,7 @@ WORKLOADS = {
     "fan": "one sender, N receivers",
     "one": "two members, each sending to the other",
     "rtt": "a message and its echo",
-    "sealed": "sealed groups beside groups without keys",
+    "sealed": "sealed groups beside groups without keys, and beside JGroups with SYM_ENCRYPT",
     "loss": "three members, all sending, on a network that loses packets",
     "slow": "one of three receivers takes 5000 messages a second",
     "stop": "one of three receivers stands still for two seconds",
@@ -141,41 +144,47 @@ def one(*, quick: bool) -> list[list[Case]]:
 
 def sealed(*, quick: bool) -> list[list[Case]]:
     """Three members that all send, and round trips, with and without keys."""
-    shape = Shape(3, 3)
-    found = [
-        [
-            Case(
-                "sealed",
-                f"3 members, {name}, {size} B, sealed or not",
-                (f"gapless-{name.lower()}", f"gapless-{name.lower()}-sealed"),
-                shape=shape,
-                size_bytes=size,
-            )
-            for size in (100, 1000)
-        ]
-        for name in ("UDP", "TCP")
-    ]
+    udp, tcp = ("gapless-udp", "gapless-udp-sealed"), ("gapless-tcp", "gapless-tcp-sealed")
+    if not quick:
+        udp, tcp = (*udp, *SEALED_JGROUPS_UDP), (*tcp, *SEALED_JGROUPS_TCP)
     trip = Case(
         "sealed",
-        "echo, 100 B, sealed or not",
+        SEALED_ECHO,
         ("gapless-udp", "gapless-udp-sealed"),
         TRIPS,
         Shape(2, 1, "rtt"),
         100,
         how="rtt",
     )
-    ethernet = [
+    small = ("gapless-udp-1400", "gapless-udp-1400-sealed")
+    ethernet = ("gapless-udp", "gapless-udp-sealed")
+    found = [
+        _sealed("UDP", udp),
+        _sealed("TCP", tcp),
+        _sealed("UDP, frames of 1400 B", small),
+        _sealed("MTU 1500, 0.1 % lost", ethernet, loss=0.001),
+        [trip],
+    ]
+    return found[:1] if quick else found
+
+
+def _sealed(name: str, contenders: tuple[str, ...], *, loss: float = 0.0) -> list[Case]:
+    return [
         Case(
             "sealed",
-            f"3 members, MTU 1500, 0.1 % lost, {size} B, sealed or not",
-            ("gapless-udp", "gapless-udp-sealed"),
-            shape=shape,
+            sealed_title(name, size),
+            contenders,
+            shape=Shape(3, 3),
             size_bytes=size,
-            loss=0.001,
+            loss=loss,
         )
         for size in (100, 1000)
     ]
-    return found[:1] if quick else [*found, ethernet, [trip]]
+
+
+def sealed_title(name: str, size_bytes: int) -> str:
+    """Return the title of a case with sealed groups."""
+    return f"3 members, {name}, {size_bytes} B, sealed or not"
 
 
 def limits(*, quick: bool) -> list[list[Case]]:

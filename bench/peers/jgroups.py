@@ -16,6 +16,11 @@ is faster, and is measured too. On a network with MTU 1500 the datagrams fit the
 datagram of forty fragments is lost with any fragment. Java with 256 to 1024 MB of heap and the
 default collector of the machine.
 
+Sealed: SYM_ENCRYPT as in the shipped ``sym-encrypt.xml``, that is ``AES/CBC/PKCS5Padding`` and an
+IV of 16 bytes for each message, with a key of 256 bits from a keystore. JGroups hands the cipher an
+``IvParameterSpec``, which AES/GCM of SunJCE refuses. So the messages are encrypted, but a stranger
+can change them, replay them, and forge the headers: less than a sealed group of Gapless promises.
+
 Batching: a ``send`` for each message, as users do; the bundler of JGroups gathers messages.
 Received in batches (``receive(MessageBatch)``). A group warms up for seconds before the
 measurement, for the sake of the JVM.
@@ -46,14 +51,31 @@ BUNDLER = (
 )
 
 
-def stack(task: Task) -> str:
-    """Return the configuration of a member as XML."""
+KEYSTORE = "sealed.jceks"
+"""The file with the key of encrypted groups, beside the jar."""
+KEY_ALIAS, KEY_PASSWORD = "bench", "changeit"
+KEYTOOL_OPTIONS = (
+    *("-genseckey", "-keyalg", "AES", "-keysize", "256", "-storetype", "JCEKS"),
+    *("-alias", KEY_ALIAS, "-storepass", KEY_PASSWORD, "-keypass", KEY_PASSWORD),
+)
+"""The options of keytool that make the file; the path follows ``-keystore``."""
+_ENCRYPT = (
+    '<SYM_ENCRYPT provider="SunJCE" sym_algorithm="AES/CBC/PKCS5Padding" sym_iv_length="16"'
+    ' sym_keylength="256" keystore_name="{path}" keystore_type="JCEKS"'
+    f' store_password="{KEY_PASSWORD}" alias="{KEY_ALIAS}"/>'
+)
+
+
+def stack(task: Task, keystore: Path | None = None) -> str:
+    """Return the configuration of a member as XML; ``keystore`` has the key of a sealed group."""
     generation, tuned = task.options["generation"], bool(task.options.get("tuned"))
     is_udp = task.transport == "udp"
     parts = [_udp(task, tuned) if is_udp else _tcp(task)]
     parts += ['<MERGE3 max_interval="30s" min_interval="10s"/>', "<FD_SOCK2/>"]
     parts += ["<FD_ALL3/>" if is_udp else '<FD_ALL3 timeout="40s" interval="5s"/>']
     parts += ['<VERIFY_SUSPECT2 timeout="1.5s"/>', "<BARRIER/>"]
+    if task.options.get("sealed"):
+        parts.append(_ENCRYPT.format(path=keystore))
     if task.loss:
         parts.insert(1, f'<DISCARD up="{task.loss}"/>')
     parts += (_nakack4 if generation == 4 else _nakack2)(is_udp, tuned)
@@ -96,7 +118,7 @@ def _tcp(task: Task) -> str:
 
 
 def _nakack4(is_udp: bool, tuned: bool) -> list[str]:
-    gms = '<pbcast.GMS print_local_addr="false" join_confirm_timeout="1s"/>'
+    gms = '<pbcast.GMS print_local_addr="false" join_timeout="1s"/>'
     if not is_udp:
         return ['<NAKACK4 use_mcast_xmit="false" capacity="8192"/>', "<UNICAST4/>", gms]
     capacity, pause = (TUNED_CAPACITY, "20ms") if tuned else (6000, "0.5s")
@@ -116,7 +138,7 @@ def _nakack2(is_udp: bool, tuned: bool) -> list[str]:
         else '<pbcast.NAKACK2 use_mcast_xmit="false"/>',
         f'<UNICAST3 xmit_interval="{pause}"/>' if is_udp else "<UNICAST3/>",
         '<pbcast.STABLE desired_avg_gossip="50s" max_bytes="4M"/>',
-        f'<pbcast.GMS print_local_addr="false" join_confirm_timeout="{"1s" if is_udp else "2s"}"/>',
+        f'<pbcast.GMS print_local_addr="false" join_timeout="{"1s" if is_udp else "2s"}"/>',
         f'<MFC max_credits="{credits_bytes}" min_threshold="0.4"/>',
         f'<UFC max_credits="{credits_bytes}" min_threshold="0.4"/>',
     ]
@@ -125,7 +147,7 @@ def _nakack2(is_udp: bool, tuned: bool) -> list[str]:
 def command(task: Task, java: str, jar: Path, classes: Path, folder: Path) -> list[str]:
     """Return the command line of a member; the configuration is written to ``folder``."""
     path = folder / f"stack-{task.ports[0]}-{task.at}.xml"
-    path.write_text(stack(task), encoding="utf-8")
+    path.write_text(stack(task, jar.parent / KEYSTORE), encoding="utf-8")
     wanted = task.members or len(task.hosts)
     words = [
         str(path),

@@ -41,7 +41,7 @@ UNICAST_PROFILE_NAMES = tuple(UNICAST_PROFILES)
 
 WindowKind = Literal["fixed", "growing"]
 RepairTo = Literal["auto", "always", "never"]
-Checksum = Literal["auto", "all", "headers"]
+Checksum = Literal["auto", "all", "headers", "none"]
 OnStall = Literal["report", "retransmit"]
 OnSlowReceiver = Literal["warn", "wait", "expel"]
 OnRetentionFull = Literal["wait", "release"]
@@ -169,8 +169,9 @@ class Config:
     checksum: Checksum = choice(
         "auto",
         get_args(Checksum),
-        "What the checksum of a datagram covers: everything (all), all but messages (headers), or"
-        " everything unless the datagram stays on this machine (auto).",
+        "What the checksum of a datagram covers: everything (all), all but messages (headers),"
+        " nothing (none, in sealed groups only, whose datagrams have a stronger tag), or what the"
+        " transport needs (auto).",
     )
     max_message_bytes: int = size(
         "64MiB", "Maximum size of a message, sent or received.", minimum="1B"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -74,7 +75,7 @@ def test_the_stacks_of_jgroups(name: str) -> None:
     )
     tags = {
         element.tag.rpartition("}")[2]: element.attrib
-        for element in ET.fromstring(jgroups.stack(task))
+        for element in ET.fromstring(jgroups.stack(task, Path("keys")))
     }
     transport = tags[contender.transport.upper()]
     assert (transport["bind_addr"], transport["bind_port"]) == ("192.0.2.2", "7001")
@@ -82,6 +83,11 @@ def test_the_stacks_of_jgroups(name: str) -> None:
     assert ("MFC" in tags) == ("nakack2" in name), "NAKACK4 has flow control of its own"
     assert ("mcast_recv_buf_size" in transport) == ("tuned" in name)
     assert ("TCPPING" in tags) == (contender.transport == "tcp")
+    assert ("SYM_ENCRYPT" in tags) == ("aes-cbc" in name)
+    if "aes-cbc" in name:
+        assert tags["SYM_ENCRYPT"]["keystore_name"] == "keys"
+        order = list(tags)
+        assert order.index("SYM_ENCRYPT") < order.index("NAKACK4"), "below what retransmits"
     assert "DISCARD" not in tags
     assert '<DISCARD up="0.05"/>' in jgroups.stack(replace(task, loss=0.05))
 

@@ -12,7 +12,8 @@ from gapless.keys.keyring import Keyring
 from gapless.transport.tcp.transport import TcpMesh
 from gapless.transport.udp import UdpMesh
 from gapless.units import NS_PER_S
-from gapless.wire.seal import BLAKE2B, Seal
+from gapless.wire.cipher import BLAKE2B
+from gapless.wire.seal import Seal
 from gapless.wire.seal_keys import SECRET_BYTES, KeyRing, KeyState, SealKey
 from tests.support.announcements import announced, at, crash, texts
 

@@ -22,7 +22,7 @@ from gapless.group.group_keys import INSECURE_VARIABLE
 from gapless.keys.keyring import Keyring, default_path, local_path
 from gapless.locator import Locator
 from gapless.transport import InProcessNetwork, UdpMesh
-from gapless.wire.seal import BLAKE2B
+from gapless.wire.cipher import BLAKE2B
 from tests.support.networks import free_ports
 from tests.support.processes import CLI, ENVIRONMENT
 

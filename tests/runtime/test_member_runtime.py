@@ -9,6 +9,8 @@ import pytest
 from gapless.config import SETTINGS, Config
 from gapless.errors import ConfigError
 from gapless.identity import Address, View
+from gapless.keys.ciphers import suites_of
+from gapless.keys.keyring import Keyring
 from gapless.locator import Locator
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted, Expelled, Located, ViewInstalled
@@ -26,6 +28,7 @@ from gapless.runtime.member_runtime import (
 from gapless.runtime.reactor import process_ready
 from gapless.runtime.send_requests import SendRequest
 from gapless.transport import InProcessNetwork, InProcessTransport, TcpMesh, UdpMesh
+from gapless.wire.seal import Seal
 
 
 class LoneReceipt:
@@ -215,6 +218,15 @@ def test_messages_that_stay_within_the_machine_need_no_checksum(
     transport = network.open()
     transport.preserves_bytes = keeps_bytes
     assert fit_config(Config.make(checksum=asked), transport).checksum == covered
+
+
+def test_only_sealed_datagrams_need_no_checksum(network: InProcessNetwork) -> None:
+    transport, ring = network.open(), Keyring.new(cipher="blake2b").ring
+    with pytest.raises(ConfigError, match="only the datagrams of a sealed group"):
+        fit_config(Config.make(checksum="none"), transport)
+    transport.seal = Seal(ring, suites_of(ring))
+    assert fit_config(Config.make(), transport).checksum == "none"
+    assert fit_config(Config.make(checksum="all"), transport).checksum == "all"
 
 
 def test_the_machine_is_told_now_and_then_what_was_consumed(network: InProcessNetwork) -> None:

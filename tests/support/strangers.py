@@ -22,6 +22,7 @@ from gapless.keys.keyring import Keyring
 from gapless.locator import Locator
 from gapless.transport.shared_memory import MAGIC as NOTE_MAGIC
 from gapless.transport.udp import UdpMesh
+from gapless.wire.cipher import TAG_BYTES
 from gapless.wire.codec import (
     ADDRESSED,
     ADDRESSED_HEADER_BYTES,
@@ -31,7 +32,7 @@ from gapless.wire.codec import (
     encode,
 )
 from gapless.wire.frames import Alive, Data, Frame, Join, NewView, OutOfBand
-from gapless.wire.seal import CONTROL, TAG_BYTES, Seal
+from gapless.wire.seal import CONTROL, Seal
 from tests.support.networks import free_ports
 from tests.support.real_groups import WITHIN_S, options
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +15,13 @@ from gapless.keys.keyring import Keyring
 from gapless.locator import Locator
 from gapless.protocol.events import Located, ViewInstalled
 from gapless.protocol.membership.failure_detector import DeathEvidence
-from gapless.transport import UdpMesh, socket_options
+from gapless.protocol.ready import Transmit
+from gapless.run import Run
+from gapless.transport import TcpMesh, UdpMesh, socket_options
 from gapless.transport.tcp.link import Link
+from gapless.transport.tcp.record_sealer import MAX_ROOMS, RecordSealer
 from gapless.wire.codec import encode
-from gapless.wire.frames import Ack
+from gapless.wire.frames import Ack, Data
 from gapless.wire.seal import Seal
 
 A, B = Address(1, 10), Address(2, 20)
@@ -66,3 +71,91 @@ def test_a_datagram_is_sealed_when_it_is_written() -> None:
     assert bytes(written[-1]) == b"new datagram"
     assert int.from_bytes(written[-2], "little") == len(b"new datagram")
     assert list(link.sent) == [b"datagram"]
+
+
+# Streams
+
+
+def large(number: int, sender: Address = A, size_bytes: int = 200_000) -> bytes:
+    """Return a large datagram as the machine of a sealed group makes it."""
+    run = Run.of(sender, number, [bytes([number]) * (size_bytes // 4)] * 4)
+    return encode(1, sender, (Data(run),), checked=False)
+
+
+def test_links_of_one_call_share_a_sealed_datagram_and_others_do_not() -> None:
+    sealer = RecordSealer(a_seal())
+    small = encode(1, A, (Ack(A, 1, 1),), checked=False)
+    for datagram in (small, large(1)):
+        sealer.begin()
+        shared = [bytes(sealer.seal(datagram)) for _ in range(3)]
+        sealer.end()
+        alone = [bytes(sealer.seal(datagram)) for _ in range(3)]
+        assert len({*shared}) == 1
+        assert len({*shared, *alone}) == 4
+
+
+def test_a_room_is_used_again_once_nothing_refers_to_it() -> None:
+    mine = a_seal()
+    sealer, other = RecordSealer(mine), Seal(mine.ring, suites_of(mine.ring))
+    held = [sealer.seal(large(number)) for number in range(1, MAX_ROOMS + 6)]
+    assert len({id(memoryview(view).obj) for view in held}) == len(held)
+    assert len(sealer._rooms) == MAX_ROOMS
+    rest = memoryview(held[3])[1000:]
+    for number, view in enumerate(held, 1):
+        assert other.open(view) == large(number)
+    held[3:5] = [b"", b""]
+    del view
+    again = sealer.seal(large(50))
+    assert memoryview(again).obj is not rest.obj, "part of the view is still to be written"
+    assert any(memoryview(again).obj is room for room in sealer._rooms)
+    assert other.open(again) == large(50)
+
+
+@pytest.mark.parametrize("cipher", [None, "blake2b"])
+def test_large_datagrams_wait_for_a_slow_reader_and_stay_as_they_are(cipher: str | None) -> None:
+    """Many are sealed, and partly written, before the first is read."""
+    ring = (Keyring.new() if cipher is None else Keyring.new(cipher=cipher)).ring
+    members = [
+        TcpMesh("127.0.0.1", 0, seal=Seal(ring, suites_of(ring)), dead_after_ns=60 * 10**9)
+        for _ in range(3)
+    ]
+    addresses = [Address(node, 10 * node) for node in (1, 2, 3)]
+    try:
+        view = ViewInstalled(View.of(1, *addresses))
+        located = [
+            Located(address, member.locator.encode())
+            for address, member in zip(addresses, members, strict=True)
+        ]
+        for address, member in zip(addresses, members, strict=True):
+            member.book.announce(RosterEntry(address, "", member.locator.encode()), 1)
+            member.book.on_events([*located, view])
+        first, *others = members
+        found: list[list[bytes]] = [[], []]
+
+        def read() -> None:
+            first.receive(1000)
+            for member, got in zip(others, found, strict=True):
+                got.extend(member.receive(1000))
+
+        until(lambda: (first.send([Transmit(None, large(250, size_bytes=9))]), read(), all(found)))
+        for got in found:
+            got.clear()
+        expected = [large(number) for number in range(1, 121)]
+        for at in range(0, len(expected), 4):
+            first.send([Transmit(None, datagram) for datagram in expected[at : at + 4]])
+        assert any(stream.write_buffer for stream in first.streams), "the kernel took everything"
+        until(lambda: (read(), all(len(got) >= len(expected) for got in found)))
+        assert found == [expected, expected]
+        assert sum(sum(member.seal.rejected.values()) for member in others if member.seal) == 0
+        for member in others:
+            assert 1 <= len(member._rooms) <= 4
+    finally:
+        for member in members:
+            member.close()
+
+
+def until(step: Callable[[], tuple[Any, ...]]) -> None:
+    """Repeat a step until its last result is true."""
+    end_s = time.monotonic() + 20
+    while not step()[-1]:
+        assert time.monotonic() < end_s, "too slow"

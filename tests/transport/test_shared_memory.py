@@ -27,6 +27,7 @@ from gapless.transport.shared_memory import (
     encode_control,
 )
 from gapless.wire import Data, encode
+from gapless.wire.seal import SEAL_OVERHEAD_BYTES
 
 pytestmark = pytest.mark.skipif(
     not shared_memory.AVAILABLE, reason="this system has no memory to share"
@@ -267,19 +268,18 @@ def test_a_reader_tells_what_was_overwritten_while_it_copied() -> None:
         assert reader.copy(0, 100_000) == b"a" * 100_000
         assert reader.copy(0, RING_BYTES + 1) is None
         assert reader.copy(1 << 60, 100) is None, "that was never written"
-        copy = reader._memory
+        read: list[bytes] = []
 
-        class Slow:
-            """Memory that is written to while it is read."""
+        def slowly(part: memoryview) -> bytes:
+            for _ in range(RING_BYTES // 100_000 + 1):
+                shelf.write([b"b" * 100_000])
+            read.append(bytes(part))
+            return read[0]
 
-            def __getitem__(self, part: slice) -> bytes:
-                for _ in range(RING_BYTES // 100_000 + 1):
-                    shelf.write([b"b" * 100_000])
-                return copy[part]
-
-        reader._memory = Slow()  # type: ignore[assignment]
-        assert reader.copy(0, 100_000) is None
-        reader._memory = copy
+        assert reader.copy(0, 100_000, slowly) is None
+        assert read, "it was whole when the copy began"
+        assert reader.copy(0, 100_000, slowly) is None
+        assert len(read) == 1, "what is overwritten is not read"
     finally:
         reader.close()
         shelf.close()
@@ -289,19 +289,27 @@ def test_where_something_will_lie_is_said_before_it_does() -> None:
     """Else a reader could take what lay there before for whole while it is overwritten."""
     shelf = SharedRing()
     reader = SharedRingReader(shelf.ring_id)
-    memory, said_before = shelf._memory, []
+    memory, said_before = shelf._view, []
 
     class Watched:
         def __setitem__(self, part: slice, datagram: bytes) -> None:
             said_before.append(reader._write_cursor[0])
             memory[part] = datagram
 
+    class Sealing:
+        def seal_into(self, datagram: bytes, buffer: memoryview) -> None:
+            said_before.append(reader._write_cursor[0])
+            assert len(buffer) == len(datagram) + SEAL_OVERHEAD_BYTES
+
     try:
-        shelf._memory = Watched()  # type: ignore[assignment]
+        shelf._view = Watched()  # type: ignore[assignment]
         shelf.write([b"x" * 64_000, b"y" * 64_000])
         assert said_before == [64_000, 128_000]
+        shelf._view = memory
+        shelf.write([b"x" * 1000], Sealing())  # type: ignore[arg-type]
+        assert said_before[2:] == [128_000 + 1024]
     finally:
-        shelf._memory = memory
+        shelf._view = memory
         reader.close()
         shelf.close()
 

@@ -451,6 +451,31 @@ def test_a_run_in_parts_is_what_encode_makes_of_each(
     assert max(map(len, found)) <= 300
 
 
+@pytest.mark.parametrize("addressee", [None, 7])
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_datagram_to_be_sealed_has_a_checksum_of_0_and_is_the_same_otherwise(
+    addressee: int | None, bare: bool
+) -> None:
+    frame = Data(Run.of(SENDER, 5, [b"x" * 20] * 40))
+    room_bytes = codec.run_room_bytes(300)
+    for make in (
+        lambda **how: [encode(GROUP, SENDER, [frame], addressee, bare, **how)],
+        lambda **how: codec.encode_split(GROUP, SENDER, frame, room_bytes, addressee, bare, **how),
+    ):
+        checked = make()
+        found = make(checked=False)
+        assert found == [one[:4] + bytes(4) + one[8:] for one in checked]
+        with pytest.raises(RemoteProtocolError):
+            decode(found[0])
+        assert [decode(one, opened=True) for one in found] == [decode(one) for one in checked]
+    whole = encode(GROUP, SENDER, [frame], addressee, bare, checked=False)
+    assert codec.split_datagram(whole, 300, checked=False) == codec.encode_split(
+        GROUP, SENDER, frame, room_bytes, addressee, bare, checked=False
+    )
+    with pytest.raises(RemoteProtocolError):
+        codec.split_datagram(whole, 300)
+
+
 def test_a_run_in_parts_that_the_wire_has_no_room_for_is_refused() -> None:
     run = Run.of(SENDER, SEQNO_MAX, [b"x" * 100, b"y" * 100])
     with pytest.raises(LocalProtocolError, match="wire"):

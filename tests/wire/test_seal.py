@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -14,10 +15,12 @@ from gapless.identity import Address
 from gapless.keys.ciphers import SECRET_SUITES, SUITE_NAMES, suites_of
 from gapless.run import Run
 from gapless.wire import seal as wire_seal
+from gapless.wire.cipher import TAG_BYTES, WithoutInto
 from gapless.wire.coalesce import decode_coalesced
 from gapless.wire.codec import ADDRESSED, HEADER_BYTES, SEALED, decode, encode, encode_split
 from gapless.wire.frames import Ack, Data, Frame
 from gapless.wire.seal import (
+    LARGE_BYTES,
     MAX_FOREIGN_KEYS,
     MAX_SENDERS,
     SEAL_OVERHEAD_BYTES,
@@ -319,6 +322,183 @@ def test_a_stranger_fills_no_table() -> None:
         stranger = sealer(key(1, salt=4))
         assert reason_of(other, stranger.seal(datagram(sender=Address(node, 1)))) == "seal"
     assert not other._senders
+
+
+# Runs and large datagrams
+
+
+def without_checksum(plain: bytes) -> bytes:
+    """Return the plain form as the machine of a sealed group makes it."""
+    return plain[:4] + bytes(4) + plain[8:]
+
+
+def a_run(count: int, size_bytes: int = 300) -> list[bytes]:
+    """Return plain datagrams of equal size with numbered messages."""
+    return [without_checksum(datagram(b"%0*d" % (size_bytes, at))) for at in range(count)]
+
+
+def opened_by(seal: Seal, sealed: list[bytes], *, data: bytes = b"") -> list[bytes]:
+    """Return what ``open_run`` finds in datagrams of equal size; all were handled."""
+    found: list[bytes] = []
+    data = data or b"".join(sealed)
+    assert seal.open_run(data, len(sealed[0]), found) == len(data)
+    seal.check_invariants()
+    return found
+
+
+@SUITES
+def test_a_run_is_sealed_as_its_datagrams_one_by_one(cipher: str) -> None:
+    one, other = sealer(key(1, cipher=cipher)), sealer(key(1, cipher=cipher))
+    plain = [
+        *a_run(5),
+        without_checksum(datagram(to=200)),
+        datagram(b"with a checksum"),
+        *a_run(3, LARGE_BYTES),
+        without_checksum(datagram(sender=Address(1, 101))),
+        *a_run(2),
+    ]
+    assert one.seal_run(plain) == [other.seal(datagram) for datagram in plain]
+    assert one.seal_run([]) == []
+    one.check_invariants()
+
+
+@SUITES
+def test_a_run_opens_in_one_call(cipher: str) -> None:
+    mine, other = sealer(key(1, cipher=cipher)), sealer(key(1, cipher=cipher))
+    first, *plain = a_run(30)
+    other.open(mine.seal(first))
+    sealed = mine.seal_run(plain)
+    assert opened_by(other, sealed) == plain
+    assert other.was_newest
+    assert opened_by(other, sealed) == []
+    assert not other.was_newest
+    assert other.rejected["replay"] == len(sealed)
+
+
+def test_the_window_after_a_run_is_the_window_after_its_datagrams() -> None:
+    rng = Random(3)
+    for _ in range(30):
+        mine, one, other = sealer(), sealer(), sealer()
+        sealed = [mine.seal(plain) for plain in a_run(40)]
+        for seal in (one, other):
+            seal.open(sealed[0])
+        order = [rng.choice(sealed) if rng.random() < 0.3 else each for each in sealed]
+        for at in range(rng.randrange(5)):
+            order[at : at + 20] = rng.sample(order[at : at + 20], 20)
+        expected = []
+        for each in order:
+            with suppress(RemoteProtocolError):
+                expected.append(other.open(each))
+        assert opened_by(one, order) == expected
+        assert state_of(one) == state_of(other)
+        assert one.rejected == other.rejected
+
+
+@SUITES
+def test_changed_datagrams_of_a_run_are_left_out(cipher: str) -> None:
+    mine, other = sealer(key(1, cipher=cipher)), sealer(key(1, cipher=cipher))
+    first, *plain = a_run(6)
+    other.open(mine.seal(first))
+    sealed = mine.seal_run(plain)
+    size_bytes = len(sealed[0])
+    for at in range(HEADER_BYTES, size_bytes, 7):
+        changed = bytearray(b"".join(sealed))
+        changed[2 * size_bytes + at] ^= 1
+        other = sealer(key(1, cipher=cipher))
+        other.open(sealed[0])
+        expected = [plain[1], *plain[3:]]
+        found = opened_by(other, sealed[1:], data=bytes(changed[size_bytes:]))
+        assert found == expected
+        assert other.rejected["seal"] + other.rejected["replay"] == 1
+        assert other.open(sealed[2]) == plain[2], "a rejection takes no counter"
+
+
+def test_only_the_ordinary_front_of_a_run_is_opened_together() -> None:
+    mine, other = sealer(), sealer()
+    plain = a_run(4)
+    sealed = mine.seal_run(plain)
+    size_bytes, found = len(sealed[0]), []
+    assert other.open_run(b"".join(sealed), size_bytes, found) == 0, "a sender not met before"
+    other.open(sealed[0])
+    strange = bytearray(sealed[2])
+    strange[HEADER_BYTES - 1] ^= 1
+    data = sealed[1] + bytes(strange) + sealed[3] + sealed[2][:100]
+    assert other.open_run(data, size_bytes, found) == size_bytes
+    assert found == [plain[1]]
+    assert other.open_run(sealed[2] + sealed[3][:100], size_bytes, found) == size_bytes
+    assert other.open_run(sealed[3], HEADER_BYTES + SEAL_OVERHEAD_BYTES - 1, found) == 0
+    note = mine.seal_control(b"a note", GROUP, A)
+    private = mine.seal(datagram(to=200))
+    for each in (note, private):
+        other.open(each)
+        assert other.open_run(each * 2, len(each), found) == 0
+    assert found == [plain[1], plain[2]]
+
+
+@SUITES
+@pytest.mark.parametrize("to", [None, 200])
+def test_large_datagrams_use_memory_of_the_caller_and_memory_again(
+    cipher: str, to: int | None
+) -> None:
+    mine, other = sealer(key(1, cipher=cipher)), sealer(key(1, cipher=cipher))
+    for size_bytes in (LARGE_BYTES, 60_000, 20_000):
+        plain = without_checksum(datagram(b"%d" % (size_bytes % 7) * size_bytes, to=to))
+        buffer = memoryview(bytearray(len(plain) + SEAL_OVERHEAD_BYTES + 10))
+        sealed = buffer[: mine.seal_into(plain, buffer)]
+        assert len(sealed) == len(plain) + SEAL_OVERHEAD_BYTES
+        assert not any(buffer[len(sealed) :])
+        changed = bytearray(sealed)
+        changed[-TAG_BYTES - 1] ^= 1
+        assert reason_of(other, bytes(changed)) == "seal"
+        opened = other.open(sealed)
+        buffer[:] = bytes(len(buffer))
+        assert opened == plain
+        again = other.open(mine.seal(plain))
+        assert (opened, again) == (plain, plain), "what was opened stays as it was"
+
+
+@pytest.mark.parametrize("cipher", SECRET_SUITES)
+def test_ciphers_of_older_packages_write_into_memory_too(cipher: str) -> None:
+    suites = suites_of(ring(key(1, cipher=cipher)))
+    older = WithoutInto.of(suites[cipher].new)(bytes(32))
+    newer = suites[cipher].new(bytes(32))
+    nonce, header, plain = bytes(12), b"header", b"text" * 100
+    for one, other in ((older, newer), (newer, older)):
+        room = memoryview(bytearray(len(plain) + TAG_BYTES))
+        assert one.encrypt_into(nonce, plain, header, room) == len(room)
+        assert other.encrypt(nonce, plain, header) == room
+        found = memoryview(bytearray(len(plain)))
+        assert one.decrypt_into(nonce, room, header, found) == len(plain)
+        assert found == plain
+        room[3] ^= 1
+        with pytest.raises(suites[cipher].invalid):
+            one.decrypt_into(nonce, room, header, found)
+
+
+def test_a_removed_sender_leaves_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_seal, "MAX_SENDERS", 4)
+    other = sealer()
+    for node in range(1, 20):
+        mine = sealer()
+        for to in (None, 200):
+            other.open(mine.seal(datagram(sender=Address(node, 1), to=to)))
+        other.check_invariants()
+    assert len(other._paths) == 8
+    rotated = ring(key(1, KeyState.RETIRED), key(2))
+    other.replace_ring(rotated, suites_of(rotated))
+    assert not other._paths
+    other.check_invariants()
+
+
+def test_unknown_flags_of_a_member_fill_no_table() -> None:
+    mine, other = sealer(), sealer()
+    for flags in range(256):
+        if not flags & SEALED:
+            plain = bytearray(datagram(to=200))
+            plain[3] = flags | ADDRESSED
+            other.open(mine.seal(bytes(plain)))
+    assert len(other._paths) <= 4
+    other.check_invariants()
 
 
 def test_opened_datagrams_are_joined_like_plain_ones() -> None:

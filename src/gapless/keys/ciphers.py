@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from gapless.errors import ConfigError
-from gapless.wire.seal import BLAKE2B, CipherSuite
+from gapless.wire.cipher import BLAKE2B, CipherSuite, WithoutInto
 from gapless.wire.seal_keys import KeyRing, KeyState
 
 SECRET_SUITES = ("aes-256-gcm", "chacha20-poly1305")
@@ -52,8 +52,9 @@ def _secret_suites() -> dict[str, CipherSuite]:
             "the keys need the package cryptography: run pip install 'gapless[secure]', or make a"
             " ring whose keys authenticate only (gapless keys new --cipher blake2b)"
         ) from error
-    aes, chacha = SECRET_SUITES
-    return {
-        aes: CipherSuite(aes, AESGCM, InvalidTag),
-        chacha: CipherSuite(chacha, ChaCha20Poly1305, InvalidTag),
-    }
+    suites = {}
+    for name, new in zip(SECRET_SUITES, (AESGCM, ChaCha20Poly1305), strict=True):
+        # Versions of cryptography before 47 encrypt only into new memory.
+        has_into = hasattr(new, "encrypt_into") and hasattr(new, "decrypt_into")
+        suites[name] = CipherSuite(name, new if has_into else WithoutInto.of(new), InvalidTag)
+    return suites

@@ -44,6 +44,7 @@ class ReadyBuilder:
 
     __slots__ = (
         "_bare",
+        "_checked",
         "_frames",
         "_group",
         "_max_body_bytes",
@@ -70,7 +71,8 @@ class ReadyBuilder:
         tracing: int,
     ) -> None:
         """Create a builder; ``tracing`` is the sampling interval in messages: 0 none, 1 all."""
-        self._bare = config.checksum == "headers"
+        self._bare = config.checksum in {"headers", "none"}
+        self._checked = config.checksum != "none"
         self._whole_runs = config.whole_runs
         self._me = me
         self._group = group
@@ -271,7 +273,15 @@ class ReadyBuilder:
         """Split a run larger than a frame into several datagrams."""
         room_bytes = run_room_bytes(self._max_frame_bytes, frame.epoch)
         addressee = None if to is None else to.incarnation
-        parts = encode_split(self._group, self._me, frame, room_bytes, addressee, bare=self._bare)
+        parts = encode_split(
+            self._group,
+            self._me,
+            frame,
+            room_bytes,
+            addressee,
+            bare=self._bare,
+            checked=self._checked,
+        )
         assert parts, "a run has at least one part"
         assert all(len(part) <= self._max_frame_bytes for part in parts), "every part is a frame"
         self.count(SENT_COUNTERS[Data], len(parts) - 1)
@@ -284,4 +294,7 @@ class ReadyBuilder:
             self.last_sent_ns[to] = self.now_ns
         addressee = None if to is None or to == ANYONE else to.incarnation
         bare = self._bare and len(frames) == 1 and type(frames[0]) is Data
-        return Transmit(to, encode(self._group, self._me, frames, addressee, bare=bare))
+        datagram = encode(
+            self._group, self._me, frames, addressee, bare=bare, checked=self._checked
+        )
+        return Transmit(to, datagram)

@@ -397,12 +397,13 @@ def fit_config(config: Config, transport: Transport) -> Config:
     Frames and runs are as large as the path carries well. A frame size set by the user stays, and
     runs are cut into frames of this size. The advertised receive buffer is at most
     ``max_frames_ahead`` frames: the cost of receiving is per frame, and NAKs and repairs wait
-    behind the frames in the buffer. Where messages cannot be corrupted in transit, or are sealed,
-    they need no checksum. ``unread_limit`` gets a default: an application that does not read would
-    fill the memory.
+    behind the frames in the buffer. Where messages cannot be corrupted in transit they need no
+    checksum, and a sealed datagram needs none at all. ``unread_limit`` gets a default: an
+    application that does not read would fill the memory.
 
     Raises:
-        ConfigError: The transport does not carry frames of the size set by the user.
+        ConfigError: The transport does not carry frames of the size set by the user, or does not
+            replace the checksums that the user switched off.
     """
     asked_bytes = config.max_frame_bytes
     if not _is_set(config, "max_frame_bytes"):
@@ -422,9 +423,12 @@ def fit_config(config: Config, transport: Transport) -> Config:
     if whole_runs and not _is_set(config, "max_run_bytes"):
         run_bytes = transport.whole_run_bytes
     checksum = config.checksum
+    if checksum == "none" and transport.seal is None:
+        raise ConfigError("checksum = none: only the datagrams of a sealed group need no checksum")
     if checksum == "auto":
-        protected = transport.preserves_bytes or transport.seal is not None
-        checksum = "headers" if protected else "all"
+        checksum = "headers" if transport.preserves_bytes else "all"
+        if transport.seal is not None:
+            checksum = "none"
     return config.replace(
         checksum=checksum,
         max_frame_bytes=asked_bytes,

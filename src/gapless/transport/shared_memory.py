@@ -11,6 +11,7 @@ late descriptor only means lost datagrams: the machine requests them, and repair
 socket.
 
 In a sealed group the ring holds sealed datagrams, and every note about the ring is sealed, too.
+Datagrams are encrypted into the ring and decrypted out of it, without a copy between.
 
 A member can read the ring after answering a probe. Other members are probed now and then, when a
 large datagram is to be sent to them; until the answer all datagrams go through the socket. A member
@@ -32,8 +33,10 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from gapless.errors import RemoteProtocolError
 from gapless.units import NS_PER_MS, NS_PER_S
 from gapless.wire.codec import is_repair
+from gapless.wire.seal import SEAL_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -90,14 +93,15 @@ class SharedRing:
             raise
         self.ring_id: RingId = (os.getpid(), self._file, os.urandom(16))
         self._memory[_TOKEN] = self.ring_id[2]
-        self._write_cursor = memoryview(self._memory).cast("Q")[:1]
+        self._view = memoryview(self._memory)
+        self._write_cursor = self._view.cast("Q")[:1]
         self._write_offset = 0
 
-    def write(self, datagrams: Sequence[bytes]) -> bytes:
-        """Write datagrams into the ring; return the descriptor."""
+    def write(self, datagrams: Sequence[bytes], seal: Seal | None = None) -> bytes:
+        """Write datagrams into the ring, sealed if there is a seal; return the descriptor."""
         slots, ring_bytes = [], self._ring_bytes
         for datagram in datagrams:
-            size_bytes = len(datagram)
+            size_bytes = len(datagram) + (0 if seal is None else SEAL_OVERHEAD_BYTES)
             at = self._write_offset % ring_bytes
             if at + size_bytes > ring_bytes:
                 self._write_offset += ring_bytes - at
@@ -108,13 +112,18 @@ class SharedRing:
             )
             # The cursor moves first, so that a reader of the old bytes notices the overwrite.
             self._write_cursor[0] = self._write_offset
-            self._memory[_HEADER_BYTES + at : _HEADER_BYTES + at + size_bytes] = datagram
+            slot = slice(_HEADER_BYTES + at, _HEADER_BYTES + at + size_bytes)
+            if seal is None:
+                self._view[slot] = datagram
+            else:
+                seal.seal_into(datagram, self._view[slot])
             slots.append(_SLOT.pack(start, size_bytes))
         return encode_control(DESCRIPTOR, self.ring_id, len(slots)) + b"".join(slots)
 
     def close(self) -> None:
         """Close the ring; readers keep their mapping."""
         self._write_cursor.release()
+        self._view.release()
         self._memory.close()
         os.close(self._file)
 
@@ -146,10 +155,17 @@ class SharedRingReader:
         if self._memory[_TOKEN] != token:
             self._memory.close()
             raise OSError("memfd belongs to another member")
-        self._write_cursor = memoryview(self._memory).cast("Q")[:1]
+        self._view = memoryview(self._memory)
+        self._write_cursor = self._view.cast("Q")[:1]
 
-    def copy(self, start: int, size_bytes: int) -> bytes | None:
-        """Return the bytes at ``start``; None if overwritten or never written."""
+    def copy(
+        self, start: int, size_bytes: int, read: Callable[[memoryview], bytes] = bytes
+    ) -> bytes | None:
+        """Return the bytes at ``start``, as ``read`` gives them; None if overwritten or unwritten.
+
+        The writer moves the cursor before it overwrites, so a cursor that is near enough after
+        ``read`` shows that nothing was overwritten before.
+        """
         ring_bytes = self._ring_bytes
         at = start % ring_bytes
         if (
@@ -158,12 +174,15 @@ class SharedRingReader:
             or start + size_bytes > self._write_cursor[0]
         ):
             return None
-        datagram = self._memory[_HEADER_BYTES + at : _HEADER_BYTES + at + size_bytes]
+        if self._write_cursor[0] - start > ring_bytes:
+            return None
+        datagram = read(self._view[_HEADER_BYTES + at : _HEADER_BYTES + at + size_bytes])
         return datagram if self._write_cursor[0] - start <= ring_bytes else None
 
     def close(self) -> None:
         """Unmap the ring."""
         self._write_cursor.release()
+        self._view.release()
         self._memory.close()
 
 
@@ -185,6 +204,7 @@ class SharedMemory:
         self._send = send
         self._problems = problems
         self._seal = seal
+        self._read: Callable[[memoryview], bytes] = bytes if seal is None else seal.open
         self._ring_bytes = max(RING_BYTES, 2 * receive_buffer_bytes)
         self._ring: SharedRing | None = None
         self._ring_retry_ns = 0
@@ -204,14 +224,11 @@ class SharedMemory:
             # A repair goes through the socket: the first copy may have been lost in the ring.
             is_large = len(datagram) >= LARGE_BYTES and not is_repair(datagram)
             if large and (not is_large or len(large) == _MAX_SLOTS):
-                found.append(self._ring.write(large))
+                found.append(self._ring.write(large, self._seal))
                 large = []
-            if not is_large:
-                found.append(datagram)
-            else:
-                large.append(datagram if self._seal is None else self._seal.seal(datagram))
+            (large if is_large else found).append(datagram)
         if large:
-            found.append(self._ring.write(large))
+            found.append(self._ring.write(large, self._seal))
         return found
 
     def _can_read(self, targets: Iterable[Any]) -> bool:
@@ -253,7 +270,7 @@ class SharedMemory:
     # On reception
 
     def read(self, data: bytes, source: Any) -> list[bytes]:
-        """Return the datagrams of a descriptor; answer a probe."""
+        """Return the datagrams of a descriptor, opened in a sealed group; answer a probe."""
         if len(data) < _HEAD.size:
             self._problems.add(
                 "shared.short", f"a shared-memory descriptor of {len(data)} bytes is too short"
@@ -286,16 +303,22 @@ class SharedMemory:
                 "shared.closed", f"the shared memory of {_source_label(source)} cannot be read"
             )
             return []
-        copied = [
-            memory.copy(start, size_bytes)
-            for start, size_bytes in _SLOT.iter_unpack(data[_HEAD.size :])
-        ]
-        found = [datagram for datagram in copied if datagram is not None]
-        if len(found) < len(copied):
+        late = 0
+        found = []
+        for start, size_bytes in _SLOT.iter_unpack(data[_HEAD.size :]):
+            try:
+                datagram = memory.copy(start, size_bytes, self._read)
+            except RemoteProtocolError:
+                continue  # counted by the seal
+            if datagram is None:
+                late += 1
+            else:
+                found.append(datagram)
+        if late:
             self._problems.add(
                 "shared.late",
                 f"datagrams of {_source_label(source)} were overwritten before they were read",
-                len(copied) - len(found),
+                late,
             )
         return found
 

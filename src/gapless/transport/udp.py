@@ -223,7 +223,7 @@ class UdpMesh:
     def _read(self, sock: socket.socket, found: list[bytes], limit: int) -> bool:
         """Read a socket for one turn; return whether more datagrams may wait."""
         most, left_bytes = len(found) + limit, TURN_BYTES
-        own, sources = self._own, self._sources
+        own, sources, seal = self._own, self._sources, self.seal
         ancillary: Sequence[tuple[int, int, bytes]] = ()
         while len(found) < most and left_bytes > 0:
             try:
@@ -242,8 +242,15 @@ class UdpMesh:
             left_bytes -= max(1, len(data))
             if source == own:
                 continue  # this member's own datagram to a multicast group
-            if ancillary or self.seal is not None or data.startswith(MAGIC):
-                for datagram in _split_gro(data, ancillary):
+            if ancillary or seal is not None or data.startswith(MAGIC):
+                step_bytes = _gro_step_bytes(ancillary) or len(data) or 1
+                at = 0
+                if seal is not None and step_bytes < len(data):
+                    at = seal.open_run(data, step_bytes, found)
+                    if seal.was_newest:
+                        self._note_source(found[-1], source)
+                for start in range(at, len(data), step_bytes):
+                    datagram = data[start : start + step_bytes]
                     left_bytes -= self._receive_one(datagram, source, found)
                 continue
             if sources.get(source) != data[SENDER_FIELD]:
@@ -288,30 +295,31 @@ class UdpMesh:
         found.append(datagram)
         return 0
 
-    def _receive_sealed(
-        self, seal: Seal, sealed: bytes, source: Any, found: list[bytes], *, in_ring: bool = False
-    ) -> int:
-        """Open a datagram of the socket or a ring; return the size of datagrams named by a note."""
+    def _receive_sealed(self, seal: Seal, sealed: bytes, source: Any, found: list[bytes]) -> int:
+        """Open a datagram of the socket; return the size of the datagrams named by a note."""
         try:
             datagram = seal.open(sealed)
         except RemoteProtocolError:
             return 0  # counted by the seal
         if is_control(datagram):
             note = control_note(datagram)
-            if not in_ring and self._is_from_sender(datagram, note, source):
+            if self._is_from_sender(datagram, note, source):
                 return self._receive_shared(note, source, found)
             self.problems.counters["shared.source"] += 1
             return 0
-        # A datagram may come from another source than its sender: a recorded one that was not for
-        # this member, or one that was overtaken. Only the newest says where the sender is.
-        if (
-            seal.was_newest
-            and self._sources.get(datagram[SENDER_FIELD]) != source
-            and self._is_for_me(datagram)
-        ):
-            self._learn_source(source, datagram)
         found.append(datagram)
+        if seal.was_newest:
+            self._note_source(datagram, source)
         return 0
+
+    def _note_source(self, datagram: bytes, source: Any) -> None:
+        """Record the source of the newest datagram of a sender in a sealed group.
+
+        A datagram may come from another source than its sender: a recorded one that was not for
+        this member, or one that was overtaken. Only the newest says where the sender is.
+        """
+        if self._sources.get(datagram[SENDER_FIELD]) != source and self._is_for_me(datagram):
+            self._learn_source(source, datagram)
 
     def _is_from_sender(self, datagram: bytes, note: bytes, source: Any) -> bool:
         """Return whether a sealed note is for this transport, and comes from the sender's address.
@@ -340,12 +348,23 @@ class UdpMesh:
             return 0
         named = self.shared_memory.read(note, source)
         if self.seal is not None:
-            for datagram in named:
-                self._receive_sealed(self.seal, datagram, source, found, in_ring=True)
-            return sum(map(len, named))
+            return self._accept_opened(self.seal, named, source, found)
         if named and self._sources.get(source) != named[0][SENDER_FIELD]:
             self._learn_source(source, named[0])
         found += named
+        return sum(map(len, named))
+
+    def _accept_opened(
+        self, seal: Seal, named: Sequence[bytes], source: Any, found: list[bytes]
+    ) -> int:
+        """Add the opened datagrams of a ring; return their size."""
+        for datagram in named:
+            if is_control(datagram):
+                self.problems.counters["shared.source"] += 1
+            else:
+                found.append(datagram)
+                if seal.was_newest:
+                    self._note_source(datagram, source)
         return sum(map(len, named))
 
     def _learn_source(self, source: Any, datagram: bytes) -> None:
@@ -388,10 +407,13 @@ class UdpMesh:
             self._send_group(to, datagrams)
 
     def _send_group(self, to: Address | None, datagrams: Sequence[bytes]) -> None:
+        seal = self.seal
         if self.whole_run_bytes and max(map(len, datagrams)) >= LARGE_BYTES:
             datagrams = self._fit_to_socket(to, datagrams)
-        if self.seal is not None:
-            datagrams = [self._seal_one(self.seal, datagram) for datagram in datagrams]
+            if seal is not None:  # notes are among the datagrams
+                datagrams = [self._seal_one(seal, datagram) for datagram in datagrams]
+        elif seal is not None:
+            datagrams = seal.seal_run(datagrams)
         for target in self._targets(to):
             if len(datagrams) == 1 or not self.uses_gso:
                 self._send_each(target, datagrams)
@@ -420,7 +442,7 @@ class UdpMesh:
         """Split a datagram to fit the socket; the kernel refuses an indivisible datagram."""
         if len(datagram) > self.max_frame_bytes:
             with suppress(RemoteProtocolError):
-                return split_datagram(datagram, self.max_frame_bytes)
+                return split_datagram(datagram, self.max_frame_bytes, checked=self.seal is None)
         return (datagram,)
 
     def _targets(self, to: Address | None) -> Sequence[Sockaddr]:
@@ -574,10 +596,10 @@ def gso_batches(datagrams: Sequence[bytes]) -> Iterator[tuple[int, Sequence[byte
         start = end
 
 
-def _split_gro(data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
-    """Return the datagrams received by one call."""
+def _gro_step_bytes(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
+    """Return the size of the datagrams received by one call, except for the last; 0 for one."""
     for level, kind, value in ancillary:
         if level == socket_options.UDP and kind == socket_options.UDP_GRO:
             (step_bytes,) = _INT.unpack_from(value)
-            return [data[start : start + step_bytes] for start in range(0, len(data), step_bytes)]
-    return [data]
+            return int(step_bytes)
+    return 0

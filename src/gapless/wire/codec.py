@@ -196,10 +196,13 @@ def encode(
     frames: Sequence[Frame],
     addressee: int | None = None,
     bare: bool = False,
+    *,
+    checked: bool = True,
 ) -> bytes:
     """Return the datagram with ``frames`` of ``sender``, for ``group`` or for one incarnation.
 
-    The checksum of a ``bare`` datagram, which is a single DATA frame, leaves out the messages.
+    The checksum of a ``bare`` datagram, which is a single DATA frame, leaves out the messages. The
+    checksum is 0 unless ``checked``: such a datagram is to be sealed.
 
     Raises:
         LocalProtocolError: A frame does not fit the format.
@@ -226,9 +229,11 @@ def encode(
             "a frame too long for the length field must be the last frame of the datagram"
         )
     flags = (0 if addressee is None else ADDRESSED) | (BARE if bare else 0)
-    checksum = flags
-    for part in parts:
-        checksum = crc32(part, checksum)
+    checksum = 0
+    if checked:
+        checksum = flags
+        for part in parts:
+            checksum = crc32(part, checksum)
     parts[0] = _PREAMBLE.pack(MAGIC, VERSION, flags, checksum)
     return b"".join((*parts, *messages))
 
@@ -245,6 +250,8 @@ def encode_split(
     room_bytes: int,
     addressee: int | None = None,
     bare: bool = False,
+    *,
+    checked: bool = True,
 ) -> list[bytes]:
     """Return datagrams with the run of ``frame``, at most ``room_bytes`` per datagram.
 
@@ -254,7 +261,9 @@ def encode_split(
     if frame.epoch or frame.first or addressee is not None:
         frames = [frame._replace(run=part) for part in run.split_to_fit(room_bytes)]
         frames[1:] = [part._replace(first=False) for part in frames[1:]]
-        return [encode(group, sender, (part,), addressee, bare=bare) for part in frames]
+        return [
+            encode(group, sender, (part,), addressee, bare=bare, checked=checked) for part in frames
+        ]
     try:
         check_run(run.first, run.count, run.flags)
     except RemoteProtocolError as error:
@@ -266,6 +275,7 @@ def encode_split(
     lengths, payload = run.lengths, run.buffer
     fixed_bytes = _DATA_FRAME.size - _PREFIX_LENGTH_BYTES
     found = []
+    header = _PREAMBLE.pack(MAGIC, VERSION, header_flags, 0) + sender_fields
     for head, tail, begin, end in run.split_points(room_bytes):
         count = tail - head
         length = length_field(fixed_bytes + LENGTH_BYTES * count + end - begin)
@@ -274,17 +284,10 @@ def encode_split(
         )
         front = fixed + lengths[LENGTH_BYTES * head : LENGTH_BYTES * tail]
         messages = payload[begin:end]
-        checksum = crc32(front, start) if bare else crc32(messages, crc32(front, start))
-        found.append(
-            b"".join(
-                (
-                    _PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum),
-                    sender_fields,
-                    front,
-                    messages,
-                )
-            )
-        )
+        if checked:
+            checksum = crc32(front, start) if bare else crc32(messages, crc32(front, start))
+            header = _PREAMBLE.pack(MAGIC, VERSION, header_flags, checksum) + sender_fields
+        found.append(b"".join((header, front, messages)))
     return found
 
 
@@ -315,19 +318,20 @@ def is_repair(datagram: bytes) -> bool:
     return len(datagram) > at + 1 and datagram[at] == DATA and datagram[at + 1] & REPAIR != 0
 
 
-def split_datagram(datagram: bytes, max_frame_bytes: int) -> list[bytes]:
+def split_datagram(datagram: bytes, max_frame_bytes: int, *, checked: bool = True) -> list[bytes]:
     """Return datagrams of at most ``max_frame_bytes`` with the run of a larger datagram.
+
+    All have checksums, or none has one if they are not ``checked``.
 
     Raises:
         RemoteProtocolError: The datagram is not a single DATA frame.
     """
-    group, sender, frames, addressee, bare = decode(datagram)
+    group, sender, frames, addressee, bare = decode(datagram, opened=not checked)
     frame = frames[0]
     if len(frames) > 1 or type(frame) is not Data:
         raise RemoteProtocolError("kind", "only a single DATA frame can be cut")
-    return encode_split(
-        group, sender, frame, run_room_bytes(max_frame_bytes, frame.epoch), addressee, bare
-    )
+    room_bytes = run_room_bytes(max_frame_bytes, frame.epoch)
+    return encode_split(group, sender, frame, room_bytes, addressee, bare, checked=checked)
 
 
 def _encode_data(parts: list[bytes], frame: Data) -> None:

@@ -19,20 +19,26 @@ of key and counter ever occurs twice.
 
 A control datagram (flag CONTROL) carries a note from one transport to another. A control datagram
 is sealed like every other datagram, and never reaches the machine.
+
+The ordinary case has little work per datagram: ``_OwnKey.headers`` and ``Seal._paths`` lead from a
+header seen before to the sealed header, the key and the window. Large datagrams are encrypted into
+the memory of the transport (``seal_into``), and decrypted into memory that is used again.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
-from hmac import compare_digest
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U64_MAX, Address
+from gapless.wire.cipher import TAG_BYTES
 from gapless.wire.codec import (
     ADDRESSED,
     ADDRESSED_HEADER_BYTES,
+    BARE,
     HEADER_BYTES,
     MAGIC,
     SEALED,
@@ -40,14 +46,13 @@ from gapless.wire.codec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
+    from gapless.wire.cipher import Bytes, Cipher, CipherSuite
     from gapless.wire.seal_keys import KeyRing, SealKey
 
 CONTROL = 0x08
 """Header flag: from one transport to another, never for the machine. Only sealed datagrams."""
-TAG_BYTES = 16
-"""Size of the tag that a cipher adds."""
 SEAL_OVERHEAD_BYTES = 8 + TAG_BYTES
 """By how much a sealed datagram is longer than a plain one."""
 WINDOW = 8192
@@ -58,6 +63,8 @@ MAX_OWN_KEYS = 256
 """Maximum number of keys of own incarnations that are kept, with their counters."""
 MAX_FOREIGN_KEYS = 16
 """Maximum number of unknown keys that are counted apart."""
+LARGE_BYTES = 1 << 14
+"""Minimum size of a datagram whose parts are not copied before they are encrypted or decrypted."""
 
 SEAL_REASONS = ("noise", "unsealed", "short", "key", "replay", "seal")
 """Why ``Seal.open`` rejects a datagram."""
@@ -66,6 +73,7 @@ _PREAMBLE = b"%b%c" % (MAGIC, VERSION)
 _PERSON = b"gapless-seal-1"
 _COUNTER = Struct("<Q")
 _NONCE = Struct("<4xQ")
+_FRONT = Struct(f"<{HEADER_BYTES}sQ")
 _SENDER_FIELDS = Struct("<QQQ")
 _INCARNATION = Struct("<16xQ")
 _NODE_END = 16
@@ -74,62 +82,8 @@ _FLAGS_AT = 3
 _KEY_FIELDS = slice(4, HEADER_BYTES)
 """Key id, group and sender: what selects the key of an incarnation."""
 _SENDER_AT = 8
+_KNOWN_FLAGS = SEALED | ADDRESSED | BARE | CONTROL
 _WINDOW_MASK = (1 << WINDOW) - 1
-
-
-class Cipher(Protocol):
-    """An authenticated cipher with one key: the interface of the package ``cryptography``."""
-
-    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
-        """Return the encrypted data and the tag."""
-        ...
-
-    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
-        """Return the data; raise an exception of ``CipherSuite.invalid`` if the tag is wrong."""
-        ...
-
-
-class CipherSuite(NamedTuple):
-    """A kind of cipher: the name in a keyring, the constructor, and the error of a wrong tag."""
-
-    name: str
-    new: Callable[[bytes], Cipher]
-    invalid: type[Exception]
-
-
-class WrongTagError(Exception):
-    """The tag of ``Blake2b`` does not match."""
-
-
-class Blake2b:
-    """Authentication without secrecy, from the standard library: a keyed hash as the tag."""
-
-    __slots__ = ("_key",)
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
-        """Return the plain data and the tag."""
-        return bytes(data) + self._tag(nonce, data, associated_data)
-
-    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes, /) -> bytes:
-        """Return the data; raise WrongTagError if the tag is wrong."""
-        plain = data[:-TAG_BYTES]
-        if not compare_digest(self._tag(nonce, plain, associated_data), data[-TAG_BYTES:]):
-            raise WrongTagError
-        return bytes(plain)
-
-    def _tag(self, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
-        # The lengths are fixed: a nonce has 12 bytes, a header 32 or 40, and its flags say which.
-        tag = blake2b(nonce, key=self._key, digest_size=TAG_BYTES)
-        tag.update(associated_data)
-        tag.update(data)
-        return tag.digest()
-
-
-BLAKE2B = CipherSuite("blake2b", Blake2b, WrongTagError)
-"""Authentication without secrecy, on every machine."""
 
 
 class ReplayWindow:
@@ -171,6 +125,11 @@ class ReplayWindow:
         else:
             self._seen |= 1 << -ahead
 
+    def extend(self, top: int) -> None:
+        """Record that all datagrams behind the highest counter, up to ``top``, were opened."""
+        self._run += top - self.top
+        self.top = top
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the window contradicts itself."""
         assert 0 <= self._run <= self.top, "a run ends with the highest counter"
@@ -186,7 +145,7 @@ class _Sender:
     another. The flags are authenticated, so a replay always meets the window of the original.
     """
 
-    __slots__ = ("cipher", "heard", "invalid", "key", "sender_fields", "windows")
+    __slots__ = ("cipher", "heard", "invalid", "key", "paths", "sender_fields", "windows")
 
     def __init__(
         self, cipher: Cipher, invalid: type[Exception], key: SealKey, sender_fields: bytes
@@ -196,8 +155,25 @@ class _Sender:
         self.key = key
         self.sender_fields = sender_fields
         self.windows = (ReplayWindow(), ReplayWindow(), ReplayWindow())
+        self.paths: dict[bytes, _Path] = {}
+        """The headers that were opened, for each combination of known flags."""
         self.heard = False
         """Whether another datagram was opened since the table was last searched for a place."""
+
+
+class _Path:
+    """The datagrams of one sender with the same header: the window, and the plain header."""
+
+    __slots__ = ("flags", "front", "known", "sender", "start", "window")
+
+    def __init__(self, flags: int, sender: _Sender, *, known: bool) -> None:
+        self.flags = flags
+        self.sender = sender
+        self.known = known
+        """Whether the sender is in the table."""
+        self.start = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES
+        self.window = sender.windows[2 if flags & CONTROL else (flags & ADDRESSED) >> 1]
+        self.front = _plain_header(flags & ~SEALED, sender.sender_fields)
 
 
 class _OwnKey:
@@ -210,13 +186,14 @@ class _OwnKey:
         self.key = key
         self.sender_fields = sender_fields
         self.counter = 0
-        self.headers: dict[int, bytes] = {}
+        self.headers: dict[bytes, bytes] = {}
+        """The sealed header for each plain header without a checksum."""
 
     def make_header(self, flags: int) -> bytes:
         """Return the header of sealed datagrams with these flags."""
         key_id = _KEY_ID.pack(self.key.key_id)
         header = b"%b%c%c%b%b" % (MAGIC, VERSION, flags | SEALED, key_id, self.sender_fields)
-        self.headers[flags] = header
+        self.headers[_plain_header(flags, self.sender_fields)] = header
         return header
 
 
@@ -241,6 +218,8 @@ class Seal:
         self._suites = suites
         self._opening = ring.opening_keys
         self._senders: dict[bytes, _Sender] = {}
+        self._paths: dict[bytes, _Path] = {}
+        self._scratch = memoryview(bytearray())
         self._parked: dict[bytes, _Sender] = {}
         self._own: _OwnKey | None = None
         self._own_keys: dict[tuple[bytes, bytes], _OwnKey] = {}
@@ -266,8 +245,9 @@ class Seal:
         # Windows are kept, also those of keys that do not open now: if an old file returned, each
         # recorded datagram would open once more.
         known = {**self._parked, **self._senders}
-        self._senders, self._parked = {}, {}
+        self._senders, self._parked, self._paths = {}, {}, {}
         for fields, sender in known.items():
+            sender.paths.clear()
             is_open = self._is_open(sender.key)
             (self._senders if is_open else self._parked)[fields] = sender
         while len(self._parked) > MAX_SENDERS:
@@ -287,18 +267,59 @@ class Seal:
 
     def seal(self, datagram: bytes) -> bytes:
         """Return the sealed form of a plain datagram of this member."""
-        flags = datagram[_FLAGS_AT]
+        header, nonce, cipher = self._number(datagram)
+        start = len(header)
+        large = len(datagram) >= LARGE_BYTES
+        body = memoryview(datagram)[start:] if large else datagram[start:]
+        return b"".join((header, nonce[4:], cipher.encrypt(nonce, body, header)))
+
+    def seal_run(self, datagrams: Sequence[bytes]) -> list[bytes]:
+        """Return the sealed forms of datagrams of this member, as ``seal`` does."""
+        found: list[bytes] = []
+        at, count, pack, pack_front = 0, len(datagrams), _NONCE.pack, _FRONT.pack
+        while at < count:
+            first = datagrams[at]
+            found.append(self.seal(first))
+            at += 1
+            if at == count:
+                break
+            own, same = self._own, first[:HEADER_BYTES]
+            header = None if own is None else own.headers.get(same)
+            if own is None or header is None or first[_FLAGS_AT] & ADDRESSED:
+                continue
+            # The ordinary case: further datagrams to all with the same header.
+            encrypt = own.cipher.encrypt
+            while at < count and (datagram := datagrams[at]).startswith(same):
+                at += 1
+                own.counter += 1
+                counter = own.counter
+                body = encrypt(pack(counter), datagram[HEADER_BYTES:], header)
+                found.append(pack_front(header, counter) + body)
+        return found
+
+    def seal_into(self, datagram: bytes, buffer: memoryview) -> int:
+        """Write the sealed form of a datagram of this member to ``buffer``; return its size."""
+        header, nonce, cipher = self._number(datagram)
+        start = len(header)
+        body, end = start + _COUNTER.size, len(datagram) + SEAL_OVERHEAD_BYTES
+        buffer[:start] = header
+        buffer[start:body] = nonce[4:]
+        cipher.encrypt_into(nonce, memoryview(datagram)[start:], header, buffer[body:end])
+        return end
+
+    def _number(self, datagram: bytes) -> tuple[bytes, bytes, Cipher]:
+        """Return the sealed header, the nonce with the next counter, and the cipher."""
         own = self._own
-        if own is None or datagram[_SENDER_AT:HEADER_BYTES] != own.sender_fields:
-            own = self._select_own_key(datagram[_SENDER_AT:HEADER_BYTES])
-        header = own.headers.get(flags) or own.make_header(flags)
-        start = HEADER_BYTES
-        if flags & ADDRESSED:
-            start = ADDRESSED_HEADER_BYTES
-            header += datagram[HEADER_BYTES:start]
+        header = None if own is None else own.headers.get(datagram[:HEADER_BYTES])
+        if own is None or header is None:
+            sender_fields = datagram[_SENDER_AT:HEADER_BYTES]
+            if own is None or sender_fields != own.sender_fields:
+                own = self._select_own_key(sender_fields)
+            header = own.make_header(datagram[_FLAGS_AT])
+        if datagram[_FLAGS_AT] & ADDRESSED:
+            header += datagram[HEADER_BYTES:ADDRESSED_HEADER_BYTES]
         own.counter += 1
-        nonce = _NONCE.pack(own.counter)
-        return b"".join((header, nonce[4:], own.cipher.encrypt(nonce, datagram[start:], header)))
+        return header, _NONCE.pack(own.counter), own.cipher
 
     def seal_control(self, note: bytes, group: int, sender: Address) -> bytes:
         """Return the sealed form of a note of ``sender``'s transport to another transport."""
@@ -344,7 +365,7 @@ class Seal:
 
     # On reception
 
-    def open(self, sealed: bytes) -> bytes:
+    def open(self, sealed: Bytes) -> bytes:
         """Return the plain form of a datagram, with a checksum of 0.
 
         Raises:
@@ -357,43 +378,115 @@ class Seal:
             self.rejected[error.reason] += 1
             raise
 
-    def _open(self, sealed: bytes) -> bytes:
-        size_bytes = len(sealed)
-        if size_bytes < HEADER_BYTES or not sealed.startswith(_PREAMBLE):
-            raise RemoteProtocolError("noise", f"{size_bytes} bytes without a header")
-        flags = sealed[_FLAGS_AT]
-        if not flags & SEALED:
-            raise RemoteProtocolError("unsealed", "a datagram without a seal")
-        start = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES
+    def open_run(self, data: bytes, step_bytes: int, found: list[bytes]) -> int:
+        """Add the plain forms of datagrams that lie one behind another; return where they end.
+
+        Opened are datagrams of ``step_bytes`` to all, with the header of the first one, if a
+        datagram with this header was opened before. The others are left to ``open``. Rejected
+        datagrams are counted. ``was_newest`` tells whether any opened datagram was the newest.
+        """
+        self.was_newest = False
+        header = data[:HEADER_BYTES]
+        path = self._paths.get(header)
+        if path is None or path.flags & (ADDRESSED | CONTROL):
+            return 0
+        if step_bytes < HEADER_BYTES + SEAL_OVERHEAD_BYTES:
+            return 0
+        sender, window, front = path.sender, path.window, path.front
+        decrypt, invalid, pack = sender.cipher.decrypt, sender.invalid, _NONCE.pack
+        start = top = window.top
+        at = 0
+        whole = memoryview(data)[: len(data) - len(data) % step_bytes]
+        for same, counter, body in _layout(step_bytes).iter_unpack(whole):
+            if same != header:
+                break
+            at += step_bytes
+            is_next = counter == top + 1
+            if not is_next:
+                window.extend(top)
+                if not window.is_new(counter):
+                    self.rejected["replay"] += 1
+                    continue
+            try:
+                plain = decrypt(pack(counter), body, header)
+            except invalid:
+                self.rejected["seal"] += 1
+                continue
+            if is_next:
+                top = counter
+            else:
+                window.add(counter)
+                top = window.top
+            found.append(front + plain)
+        window.extend(top)
+        self.was_newest = top > start
+        sender.heard = sender.heard or bool(found)
+        return at
+
+    def _open(self, sealed: Bytes) -> bytes:
+        header = bytes(sealed[:HEADER_BYTES])
+        path = self._paths.get(header) or self._find_path(header)
+        start, size_bytes = path.start, len(sealed)
         if size_bytes < start + SEAL_OVERHEAD_BYTES:
             raise RemoteProtocolError("short", f"{size_bytes} bytes are shorter than a seal")
-        fields = sealed[_KEY_FIELDS]
-        known = self._senders.get(fields)
-        sender = self._new_sender(fields) if known is None else known
         (counter,) = _COUNTER.unpack_from(sealed, start)
-        window = sender.windows[2 if flags & CONTROL else (flags & ADDRESSED) >> 1]
+        window, sender = path.window, path.sender
         if not window.is_new(counter):
             raise RemoteProtocolError("replay", f"datagram {counter} was opened before")
-        header = sealed[:start]
-        body = start + _COUNTER.size
+        front = path.front
+        if start > HEADER_BYTES:
+            addressee = bytes(sealed[HEADER_BYTES:start])
+            header, front = header + addressee, front + addressee
         try:
-            plain = sender.cipher.decrypt(b"\0\0\0\0" + sealed[start:body], sealed[body:], header)
+            if size_bytes >= LARGE_BYTES:
+                plain = self._decrypt_large(sender.cipher, header, front, counter, sealed)
+            else:
+                body = bytes(sealed[start + _COUNTER.size :])
+                plain = front + sender.cipher.decrypt(_NONCE.pack(counter), body, header)
         except sender.invalid as error:
             raise RemoteProtocolError("seal", "the tag does not match") from error
         self.was_newest = counter > window.top
         window.add(counter)
-        if known is None:
-            self._remember(fields, sender)
+        if path.known:
+            sender.heard = True
         else:
-            known.heard = True
-        return b"".join(
-            (
-                b"%b%c%c\0\0\0\0" % (MAGIC, VERSION, flags & ~SEALED),
-                sender.sender_fields,
-                header[HEADER_BYTES:],
-                plain,
-            )
-        )
+            self._remember_path(path, header[:HEADER_BYTES])
+        return plain
+
+    def _decrypt_large(
+        self, cipher: Cipher, header: bytes, front: bytes, counter: int, sealed: Bytes
+    ) -> bytes:
+        """Return the plain form of a large datagram; only the result is new memory."""
+        start, size_bytes = len(header), len(sealed) - SEAL_OVERHEAD_BYTES
+        if len(self._scratch) < size_bytes:
+            self._scratch = memoryview(bytearray(size_bytes))
+        plain = self._scratch[:size_bytes]
+        plain[:start] = front
+        body = memoryview(sealed)[start + _COUNTER.size :]
+        cipher.decrypt_into(_NONCE.pack(counter), body, header, plain[start:])
+        return bytes(plain)
+
+    def _find_path(self, header: bytes) -> _Path:
+        """Return the path of an unknown header; the caller remembers an opened datagram's path."""
+        if len(header) < HEADER_BYTES or not header.startswith(_PREAMBLE):
+            raise RemoteProtocolError("noise", f"{len(header)} bytes without a header")
+        flags = header[_FLAGS_AT]
+        if not flags & SEALED:
+            raise RemoteProtocolError("unsealed", "a datagram without a seal")
+        fields = header[_KEY_FIELDS]
+        known = self._senders.get(fields)
+        return _Path(flags, self._new_sender(fields) if known is None else known, known=False)
+
+    def _remember_path(self, path: _Path, header: bytes) -> None:
+        """Remember the path of an opened datagram, and the sender."""
+        fields, sender = header[_KEY_FIELDS], path.sender
+        if fields in self._senders:
+            sender.heard = True
+        else:
+            self._remember(fields, sender)
+        if not path.flags & ~_KNOWN_FLAGS:  # a member invents no number of paths
+            path.known = True
+            sender.paths[header] = self._paths[header] = path
 
     def _new_sender(self, fields: bytes) -> _Sender:
         """Return the key of an unknown incarnation; the caller remembers an opened datagram's."""
@@ -420,6 +513,9 @@ class Seal:
             if other.heard:
                 other.heard = False
                 senders[oldest] = other
+                continue
+            for header in other.paths:
+                del self._paths[header]
         senders[fields] = sender
 
     def check_invariants(self) -> None:
@@ -433,8 +529,21 @@ class Seal:
             assert self._is_open(sender.key), "no key opens after its time"
             for window in sender.windows:
                 window.check_invariants()
+        paths = [header for sender in self._senders.values() for header in sender.paths]
+        assert sorted(paths) == sorted(self._paths), "paths are those of the remembered senders"
         for own in self._own_keys.values():
             assert own.counter <= U64_MAX, f"the counter of key {own.key.label} fits its field"
+
+
+@lru_cache(maxsize=64)
+def _layout(step_bytes: int) -> Struct:
+    """Return the layout of a sealed datagram to all: header, counter, encrypted frames and tag."""
+    return Struct(f"<{HEADER_BYTES}sQ{step_bytes - HEADER_BYTES - _COUNTER.size}s")
+
+
+def _plain_header(flags: int, sender_fields: bytes) -> bytes:
+    """Return the header of a plain datagram without a checksum."""
+    return b"%b%c%c\0\0\0\0%b" % (MAGIC, VERSION, flags, sender_fields)
 
 
 def is_control(datagram: bytes) -> bool:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gapless.transport.error_log import ErrorLog
     from gapless.transport.tcp.handshake import Handshake
     from gapless.transport.tcp.link import Hello
+    from gapless.wire.cipher import Bytes
 
 HANDSHAKE_TIMEOUT_NS = 3 * NS_PER_S
 """How long a new stream may take until both sides use it."""
@@ -74,7 +75,7 @@ class TcpConnector:
         problems: ErrorLog,
         dead_after_ns: int,
         handshake: Handshake,
-        seal: Callable[[bytes], bytes] | None = None,
+        seal: Callable[[bytes], Bytes] | None = None,
         *,
         trusts_refusals: bool = True,
     ) -> None:

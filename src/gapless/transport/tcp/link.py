@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gapless.transport.tcp.stream import TcpStream
+    from gapless.wire.cipher import Bytes
 
 MAGIC = b"GLT1"
 MAX_DATAGRAM_BYTES = 1 << 18
@@ -136,7 +137,7 @@ class Link:
     """One peer: unconfirmed datagrams in one direction, and received datagrams in the other."""
 
     def __init__(
-        self, target: Locator, token: int, seal: Callable[[bytes], bytes] | None = None
+        self, target: Locator, token: int, seal: Callable[[bytes], Bytes] | None = None
     ) -> None:
         self.locator = target
         self._seal = seal
@@ -201,10 +202,9 @@ class Link:
         for _ in range(min(BATCH_DATAGRAMS, len(waiting))):
             datagram = waiting.popleft()
             sent.append(datagram)
-            if seal is not None:
-                datagram = seal(datagram)
-            buffers += (pack(len(datagram)), datagram)
-            left_bytes -= len(datagram)
+            record = datagram if seal is None else seal(datagram)
+            buffers += (pack(len(record)), record)
+            left_bytes -= len(record)
             if left_bytes <= 0:
                 break
         if self.confirmed < self._confirmed_by_peer:

@@ -10,6 +10,7 @@ from gapless.transport.tcp.link import BATCH_BYTES, RECORD_HEADER_BYTES
 if TYPE_CHECKING:
     from gapless.locator import Locator
     from gapless.transport.tcp.link import Hello, Link
+    from gapless.wire.cipher import Bytes
 
 LARGE_BYTES = 1 << 15
 """Minimum size of a datagram that is read separately once the first part has arrived."""
@@ -47,6 +48,9 @@ class TcpStream:
         self.missing_bytes = 0
         """The missing bytes of a partial large datagram."""
         self._parts: list[bytes] = []
+        self.room: memoryview | None = None
+        """Memory for a large datagram of a sealed group; None without keys, and between two."""
+        self._large = memoryview(b"")
         self.after_large = False
         """Whether the last record was a large datagram: another is likely to follow."""
 
@@ -63,12 +67,25 @@ class TcpStream:
         count = self.socket.recv_into(buffer[size:end])
         return buffer[: size + count] if count else None
 
-    def begin_large(self, front: memoryview, size_bytes: int) -> None:
-        """Keep the first part of a large datagram; the rest is read separately and copied once."""
-        self._parts, self.missing_bytes = [bytes(front)] if front else [], size_bytes - len(front)
+    def begin_large(
+        self, front: memoryview, size_bytes: int, room: memoryview | None = None
+    ) -> None:
+        """Keep the first part of a large datagram; the rest is read separately and copied once.
 
-    def read_large(self) -> bytes | None:
+        With a ``room`` the datagram is read into this memory.
+        """
+        self.missing_bytes = size_bytes - len(front)
+        self.room = room
+        if room is None:
+            self._parts = [bytes(front)] if front else []
+        else:
+            self._large = room[:size_bytes]
+            self._large[: len(front)] = front
+
+    def read_large(self) -> Bytes | None:
         """Return the large datagram if complete, b"" if not, None at the end."""
+        if self.room is not None:
+            return self._read_into_room()
         part = self.socket.recv(self.missing_bytes)
         if not part:
             return None
@@ -78,6 +95,16 @@ class TcpStream:
             return b""
         parts, self._parts, self.after_large = self._parts, [], True
         return part if len(parts) == 1 else b"".join(parts)
+
+    def _read_into_room(self) -> Bytes | None:
+        count = self.socket.recv_into(self._large[-self.missing_bytes :])
+        if not count:
+            return None
+        self.missing_bytes -= count
+        if self.missing_bytes:
+            return b""
+        self.after_large = True
+        return self._large
 
     def write(self) -> None:
         """Write as much of the write buffer as the kernel accepts."""

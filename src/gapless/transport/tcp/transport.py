@@ -49,6 +49,7 @@ from gapless.transport.tcp.link import (
     START,
     parse_record_header,
 )
+from gapless.transport.tcp.record_sealer import RecordSealer
 from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES
 from gapless.transport.udp import PORTS
 from gapless.wire import decode
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from gapless.transport.base import Selectable
     from gapless.transport.tcp.link import Link
     from gapless.transport.tcp.stream import TcpStream
+    from gapless.wire.cipher import Bytes
     from gapless.wire.seal import Seal
 
 QUEUE_BYTES = 64 << 20
@@ -114,6 +116,8 @@ class TcpMesh:
         self.problems = ErrorLog()
         self.seal = seal
         self._handshake = Handshake(seal)
+        self._sealer = None if seal is None else RecordSealer(seal)
+        self._rooms: list[memoryview] = []
         self._family = listener.family
         self.locator = advertise or Locator.from_sockaddr(listener.getsockname())
         self.max_frame_bytes = LOOPBACK_FRAME_BYTES - (SEAL_OVERHEAD_BYTES if seal else 0)
@@ -130,10 +134,9 @@ class TcpMesh:
             self.problems,
             dead_after_ns,
             self._handshake,
-            None if seal is None else self._seal_once,
+            None if self._sealer is None else self._sealer.seal,
             trusts_refusals=seal is None or self.preserves_bytes,
         )
-        self._sealed: dict[int, tuple[bytes, bytes]] | None = None
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         multicasts = self.book.discovery.multicasts
@@ -238,8 +241,13 @@ class TcpMesh:
         datagram = stream.read_large()
         if datagram is None:
             return 0
-        if datagram and self._accept_datagram(stream, datagram, found):
-            self._on_received(stream, 1, len(datagram))
+        if datagram:
+            is_new = self._accept_datagram(stream, datagram, found)
+            if stream.room is not None:
+                self._rooms.append(stream.room)
+                stream.room = None
+            if is_new:
+                self._on_received(stream, 1, len(datagram))
         return before_bytes - stream.missing_bytes
 
     def _parse_records(
@@ -258,29 +266,37 @@ class TcpMesh:
             body, stop = at + RECORD_HEADER_BYTES, at + RECORD_HEADER_BYTES + size
             if stop > end:
                 if not kind and size >= LARGE_BYTES and stream.started:
-                    stream.begin_large(data[body:], size)
+                    stream.begin_large(data[body:], size, self._take_room())
                     at = end
                 break
             if kind:
                 self._on_control_record(stream, kind, bytes(data[body:stop]))
             elif not stream.started:
                 raise RemoteProtocolError("start", "a datagram arrived before START")
-            elif self._accept_datagram(stream, bytes(data[body:stop]), found):
+            elif self._accept_datagram(stream, data[body:stop], found):
                 count, size_bytes = count + 1, size_bytes + size
             at = stop
         if count:
             self._on_received(stream, count, size_bytes)
         return at
 
-    def _accept_datagram(self, stream: TcpStream, datagram: bytes, found: list[bytes]) -> bool:
+    def _take_room(self) -> memoryview | None:
+        """Return memory for a large sealed datagram, which is opened out of the memory."""
+        if self.seal is None:
+            return None
+        return self._rooms.pop() if self._rooms else memoryview(bytearray(MAX_DATAGRAM_BYTES))
+
+    def _accept_datagram(self, stream: TcpStream, data: Bytes, found: list[bytes]) -> bool:
         """Add a datagram; return whether the datagram is new."""
         if stream.duplicates_left:
             stream.duplicates_left -= 1
             self.problems.counters["received.again"] += 1
             return False
-        if self.seal is not None:
+        if self.seal is None:
+            datagram = bytes(data)
+        else:
             try:
-                datagram = self.seal.open(datagram)
+                datagram = self.seal.open(data)
             except RemoteProtocolError as error:
                 if error.reason not in {"key", "replay"}:
                     raise  # a stream changes no bytes: somebody writes into this one
@@ -331,8 +347,8 @@ class TcpMesh:
     def send(self, transmits: Sequence[Transmit]) -> None:
         """Send datagrams, to each target in the given order."""
         links: dict[Link, None] = {}
-        if self.seal is not None:
-            self._sealed = {}
+        if self._sealer is not None:
+            self._sealer.begin()
         for to, datagrams in group_by_target(transmits):
             for target in self._targets(to):
                 link = self._connector.links.get(target) or self._connector.get_link(target)
@@ -344,23 +360,8 @@ class TcpMesh:
         for link in links:
             if link.stream is not None and not link.stream.wants_write:
                 self._connector.flush(link.stream)
-        self._sealed = None
-
-    def _seal_once(self, datagram: bytes) -> bytes:
-        """Return the sealed form of a datagram that is written now.
-
-        Sealing waits until then: a datagram may wait through a rotation of the keys. The links of
-        one ``send`` share the sealed form.
-        """
-        assert self.seal is not None, "only a sealed group seals"
-        shared = self._sealed
-        if shared is None:
-            return self.seal.seal(datagram)
-        # The entry keeps the datagram alive, so that no other one gets its id.
-        entry = shared.get(id(datagram))
-        if entry is None:
-            entry = shared[id(datagram)] = datagram, self.seal.seal(datagram)
-        return entry[1]
+        if self._sealer is not None:
+            self._sealer.end()
 
     def _targets(self, to: Address | None) -> Sequence[Locator]:
         """Return the locators of a member, of all members, or of all candidates."""
@@ -410,6 +411,7 @@ class TcpMesh:
         if self.book.retransmits:
             return False
         try:
-            return not all(type(frame) is Unreliable for frame in decode(datagram).frames)
+            frames = decode(datagram, opened=self.seal is not None).frames
+            return not all(type(frame) is Unreliable for frame in frames)
         except RemoteProtocolError:
             return True
