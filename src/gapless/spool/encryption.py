@@ -20,6 +20,7 @@ as in other spools.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from hashlib import blake2b
@@ -28,9 +29,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from gapless.errors import GaplessError
 from gapless.keys.ciphers import SECRET_SUITES, secret_suite
-from gapless.keys.keyring import Keyring
+from gapless.keys.keyring import Keyring, KeyringError
 from gapless.logger import logger_of
 from gapless.spool.errors import SpoolKeyError
 from gapless.spool.format import (
@@ -264,8 +264,15 @@ class SpoolKeys:
         stamp = _stamp(self._path)
         try:
             keyring = Keyring.read(self._path)
-        except GaplessError as error:
-            raise SpoolKeyError(f"the keys of the spool: {error}", self._path) from None
+        except KeyringError as error:
+            advice = error.advice
+            if not os.path.lexists(self._path):
+                advice = (
+                    "every machine that reads the spool needs a copy of the collector's keyring"
+                )
+            raise SpoolKeyError(
+                f"the keys of the spool: {error.problem}; {advice}", self._path
+            ) from None
         self._stamp = stamp
         return keyring
 
