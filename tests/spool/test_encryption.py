@@ -21,17 +21,20 @@ from gapless.spool import (
     SpoolWriter,
 )
 from gapless.spool.columnar import scan
-from gapless.spool.encryption import encrypt_records
+from gapless.spool.encryption import WrongBodyError, encrypt_records
 from gapless.spool.format import (
     BLOB,
     HEADER_BYTES,
+    HEADER_START_BYTES,
     KEY,
     KEY_RECORD_BYTES,
+    LOST,
     OPTIONAL_KIND,
     PREAMBLE_BYTES,
     RUN,
     STATE,
     TAG_BYTES,
+    KeyTable,
     RecordDraft,
     encode_records,
     pack_preamble,
@@ -419,6 +422,20 @@ def test_a_changed_header_with_new_checksums_is_damage(spool: Path, change: dict
         rows_of(reader(spool))
 
 
+def test_a_message_cannot_be_declared_lost(spool: Path) -> None:
+    """Readers skip what is lost without reading it, so the index believes no forged loss."""
+    number = list_segments(spool)[-1]
+    record = runs_of(spool, number)[0]
+    put(spool, number, [record._replace(header=record.header._replace(kind=LOST))])
+    assert check(spool, keys=RING).problems
+    view = reader(spool)
+    assert {tuple(hole)[3] for hole in view.lost() if hole.first == record.header.first} == {
+        "missing"
+    }
+    with pytest.raises(SpoolCorrupt, match="are missing"):
+        rows_of(view)
+
+
 def test_messages_cannot_change_their_seqnos_or_their_sender(spool: Path) -> None:
     a, b = (record.header for record in runs_of(spool, 2)[2:4])
     assert (a.rows, b.rows) == (5, 3)
@@ -467,27 +484,31 @@ def test_a_commit_moved_with_its_own_headers_is_damage(tmp_path: Path) -> None:
         rows_of(reader(tmp_path))
 
 
-def test_a_commit_of_another_segment_is_damage(tmp_path: Path) -> None:
-    equal_commits(tmp_path)
-    one, two = raw_commits(tmp_path, 1), raw_commits(tmp_path, 2)
-    same = [each for each in two if each[0].header.offset == one[1][0].header.offset]
-    ours = same[0] if same else two[1]
-    by_bytes = one[1][0].header.offset - ours[0].header.offset
-    put(tmp_path, 1, [record.moved(by_bytes) for record in ours])
-    assert check(tmp_path, keys=RING).problems
-    with pytest.raises(SpoolCorrupt):
-        rows_of(reader(tmp_path))
+@pytest.mark.parametrize(("spool_id", "segment"), [(bytes(16), 2), (bytes([*range(16)]), 1)])
+def test_the_tag_covers_the_segment_and_the_spool(spool_id: bytes, segment: int) -> None:
+    """A commit of the same offset with its own KEY record opens nowhere else."""
+    keys, draft = SpoolKeys(RING), RecordDraft(RUN, A, 1, 1, 1, b"\x01\0", b"a")
+    cipher = keys.new_cipher(bytes(16), 1)
+    (_, table, header, body), _ = encrypt_records([draft], 1000, 7, cipher)
+    place = (KeyTable.unpack(table), Path("segment"), 1000)
+    packed = header[HEADER_START_BYTES:]
+    assert keys.cipher_of(*place, bytes(16), 1).decrypt(packed, body) == b"\x01\0a"
+    with pytest.raises(WrongBodyError):
+        keys.cipher_of(*place, spool_id, segment).decrypt(packed, body)
 
 
-def test_a_segment_of_another_spool_is_damage(tmp_path: Path) -> None:
+def test_a_commit_of_another_spool_is_damage(tmp_path: Path) -> None:
     """With the same ring, group, number and offsets, and all checksums made anew."""
     for name in ("one", "two"):
-        with opened(tmp_path / name) as writer:
-            writer.append(run(A, 1, 5), collected_ns=5)
-            writer.commit()
-            writer.append(run(A, 6, 10), collected_ns=5)
-            writer.commit()
-    put(tmp_path / "one", 1, raw_commits(tmp_path / "two", 1)[1])
+        with SpoolWriter.open(
+            tmp_path / name, group=GROUP, sync=False, keys=RING, node=7
+        ) as writer:
+            for first in (1, 6):
+                writer.append(run(A, first, first + 4), collected_ns=5)
+                writer.commit()
+    ours, theirs = (raw_commits(tmp_path / name, 1)[1] for name in ("one", "two"))
+    assert [each.header.offset for each in ours] == [each.header.offset for each in theirs]
+    put(tmp_path / "one", 1, theirs)
     refused(tmp_path / "one")
 
 
@@ -497,6 +518,19 @@ def test_a_record_in_plain_behind_encrypted_ones_is_refused(spool: Path) -> None
     header = record.header._replace(marks=record.header.marks & 1)
     put(spool, 2, [record._replace(header=header)])
     refused(spool)
+
+
+def test_a_writer_reports_a_record_in_plain_and_believes_nothing_of_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        for first in (1, 6, 11):
+            writer.append(run(A, first, first + 4))
+            writer.commit()
+    record = runs_of(tmp_path, 1)[-1]
+    header = record.header._replace(marks=1, last=1000)
+    put(tmp_path, 1, [record._replace(header=header)])
+    with opened(tmp_path) as writer:
+        assert writer.marks == {A: 10}
+        assert len(writer.recovered.damage) == 1
 
 
 def test_a_segment_in_plain_behind_encrypted_ones_is_refused(spool: Path, tmp_path: Path) -> None:
@@ -606,6 +640,20 @@ def test_a_torn_commit_is_cut_off_wherever_it_is_torn(tmp_path: Path) -> None:
     segment_path(root, 1).write_bytes(data)
     with opened(root) as writer:
         assert writer.marks == {A: 8, B: 3}
+
+
+def test_pending_bytes_are_those_that_a_commit_writes(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.append(run(A, 1, 1))
+        writer.commit()
+        before_bytes = writer.usage().used_bytes
+        for first in (2, 3, 4):
+            writer.append(run(A, first, first))
+        writer.append_lost(A, 5, 9)
+        pending_bytes = writer.pending_bytes
+        writer.commit()
+        grown_bytes = writer.usage().used_bytes - before_bytes
+    assert grown_bytes == pending_bytes + KEY_RECORD_BYTES
 
 
 def test_limits_count_what_encryption_adds(tmp_path: Path) -> None:
