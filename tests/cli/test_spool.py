@@ -20,6 +20,7 @@ from gapless.run import ACKED, Run
 from gapless.spool import SpoolReader, SpoolWriter
 from gapless.spool.segment_file import segment_path
 from tests.support.deliveries import A, B, expected, opened, pieces, rows_of, run
+from tests.support.missing_packages import without
 
 
 @pytest.fixture
@@ -305,3 +306,21 @@ def test_a_table_of_a_spool_in_plain_has_no_column_for_keys(
     assert gapless(["spool", "ls", str(spool)]) == 0
     assert "keys" not in capsys.readouterr().out
     assert {tuple(each["keys"]) for each in answer(capsys, "ls", spool)["segments"]} == {()}
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_an_export_into_a_private_folder_is_private(
+    spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    answer(capsys, "export", spool, "-o", folder / name)
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {name: 0o600}
+
+
+def test_a_machine_without_the_package_is_told_what_to_install(sealed: tuple[Path, Path]) -> None:
+    root, keys = map(str, sealed)
+    done = without("cryptography", arguments=["spool", "ls", root, "--spool-keys", keys])
+    assert done.returncode == 2
+    assert "pip install 'gapless[secure]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -282,10 +282,11 @@ def test_running_writers_and_readers_follow_the_file(tmp_path: Path) -> None:
         view.refresh()
         assert rows_of(view) == {"a1.5": expected(A, 1, 10)}
         assert key_tables(root)[-1].key_id == ROTATED.sealing_key.key.key_id
-        path.write_text("damaged")
-        keys._look_at_s = 0.0
-        writer.append(run(A, 11, 15))
-        writer.commit()
+        for at, text in enumerate(("damaged", Keyring.new(cipher="blake2b").to_toml())):
+            path.write_text(text)
+            keys._look_at_s = 0.0
+            writer.append(run(A, 11 + at, 11 + at))
+            writer.commit()
     assert key_tables(root)[-1].key_id == ROTATED.sealing_key.key.key_id
 
 
@@ -552,6 +553,9 @@ def test_a_segment_in_plain_behind_encrypted_ones_is_refused(spool: Path, tmp_pa
     with pytest.raises(SpoolCorrupt, match="not encrypted, although segment 1 is"):
         reader(spool).high()
     assert check(spool, keys=RING).problems
+    repair(spool, keys=RING)
+    assert check(spool, keys=RING).problems == []
+    assert rows_of(reader(spool)) == ROWS
 
 
 def test_an_index_in_plain_is_not_believed(spool: Path) -> None:

@@ -54,7 +54,12 @@ def secret_suite(name: str) -> CipherSuite:
             f"the cipher {name!r} does not encrypt: expected one of {', '.join(SECRET_SUITES)};"
             " make a ring that does (gapless keys new --cipher aes-256-gcm)"
         )
-    return _secret_suites()[name]
+    try:
+        return _secret_suites()[name]
+    except ConfigError:
+        raise ConfigError(
+            f"the cipher {name} needs the package cryptography: run pip install 'gapless[secure]'"
+        ) from None
 
 
 def _secret_suites() -> dict[str, CipherSuite]:

@@ -29,6 +29,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from gapless.errors import ConfigError
 from gapless.keys.ciphers import SECRET_SUITES, secret_suite
 from gapless.keys.keyring import Keyring, KeyringError
 from gapless.logger import logger_of
@@ -186,7 +187,13 @@ class SpoolKeys:
         now_s = time.monotonic()
         if self._path is not None and now_s >= self._look_at_s:
             self._look_at_s = now_s + CHECK_INTERVAL_S
-            self._reload()
+            before = self._keyring
+            if self._reload():
+                try:
+                    self.sealing()
+                except ConfigError as error:
+                    self._keyring = before
+                    log.warning("the keys of the spool stay as they are: %s", error)
 
     def new_cipher(self, spool_id: bytes, segment: int) -> RecordCipher:
         """Return the cipher of a new commit, with the sealing key and a new salt.
@@ -239,7 +246,10 @@ class SpoolKeys:
                 path,
                 key.label,
             )
-        return key, secret_suite(key.cipher)
+        try:
+            return key, secret_suite(key.cipher)
+        except ConfigError as error:
+            raise SpoolKeyError(f"{path}: {error}", path, key.label) from None
 
     def _key(self, key_id: int) -> SealKey | None:
         return next((key for key in self._keyring.ring.keys if key.key_id == key_id), None)

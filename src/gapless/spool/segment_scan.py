@@ -218,6 +218,8 @@ def next_segment_state(
             for header in file.headers(PREAMBLE_BYTES, file.size_bytes):
                 if header.kind == KEY:
                     continue
+                if not header.is_encrypted and _is_encrypted(root, info, number):
+                    break  # not of the writer of this segment: its end is not what this says
                 if header.kind == STATE:
                     file.index_control_record(index, header)
                 break
