@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from hashlib import sha256
+from datetime import UTC, datetime
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import pytest
 
 from gapless.errors import ConfigError
 from gapless.identity import Address
-from gapless.keys.keyring import Keyring
+from gapless.keys.keyring import Keyring, StoredKey
 from gapless.spool import (
     SpoolCorrupt,
     SpoolFull,
@@ -43,6 +44,7 @@ from gapless.spool.format import (
 from gapless.spool.fsck import check, repair
 from gapless.spool.index import SegmentIndex
 from gapless.spool.segment_file import index_path, list_segments, segment_path
+from gapless.wire.seal_keys import KeyState, SealKey
 from tests.support.deliveries import GROUP, A, B, expected, pieces, rows_of, run
 from tests.support.encrypted_spools import (
     RawRecord,
@@ -53,6 +55,7 @@ from tests.support.encrypted_spools import (
     raw_records,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 RING = Keyring.new(cipher="aes-256-gcm")
 ROTATED = RING.add().promote()
 OTHER = Keyring.new(cipher="aes-256-gcm")
@@ -282,7 +285,9 @@ def test_running_writers_and_readers_follow_the_file(tmp_path: Path) -> None:
         view.refresh()
         assert rows_of(view) == {"a1.5": expected(A, 1, 10)}
         assert key_tables(root)[-1].key_id == ROTATED.sealing_key.key.key_id
-        for at, text in enumerate(("damaged", Keyring.new(cipher="blake2b").to_toml())):
+        for at, text in enumerate(
+            ("damaged", OTHER.to_toml(), ROTATED.to_toml().replace("aes-256-gcm", "blake2b"))
+        ):
             path.write_text(text)
             keys._look_at_s = 0.0
             writer.append(run(A, 11 + at, 11 + at))
@@ -671,26 +676,30 @@ def test_limits_count_what_encryption_adds(tmp_path: Path) -> None:
     assert files <= 64 * 1024
 
 
-def test_the_layout_is_that_of_the_reference(tmp_path: Path) -> None:
+def test_the_vector_of_the_reference() -> None:
     """Another implementation, from docs/reference/spool.md alone."""
-    from hashlib import blake2b
-
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    keys = SpoolKeys(RING)
-    spool_id, segment, offset = bytes(range(16)), 3, 1000
+    secret, salt = bytes(range(32)), bytes(range(32, 48))
+    spool_id, segment, offset = bytes(range(48, 64)), 3, 1000
+    key = SealKey(0x15930001, secret, KeyState.SEAL)
+    keys = SpoolKeys(Keyring(bytes(32), (StoredKey(key, datetime.now(UTC)),)))
+    keys_table = KeyTable(
+        key.key_id, salt, blake2b_of(salt + b"aes-256-gcm", secret, b"spchk-1", 8)
+    )
+    cipher = keys.cipher_of(keys_table, Path("segment"), offset, spool_id, segment)
     draft = RecordDraft(RUN, A, 1, 2, 2, b"\x01\0\x02\0", b"abb", 16, 3, 4, 5)
-    cipher = keys.new_cipher(spool_id, segment)
-    (_, table, header, body), (at,) = encrypt_records([draft], offset, 7, cipher)
+    (_, table, header, body), (at,) = encrypt_records([draft], offset, 0, cipher)
     assert at == offset + 104 + 28
-    key_id, salt, verifier = table[:4], table[4:20], table[20:]
-    ring_key = RING.sealing_key.key
-    assert int.from_bytes(key_id, "little") == ring_key.key_id
-    secret = ring_key.secret
-    covered = salt + b"aes-256-gcm"
-    tag = blake2b(covered, key=secret, person=b"gapless-spchk-1", digest_size=8).digest()
-    assert verifier == tag
-    key = blake2b(salt, key=secret, person=b"gapless-spool-1", digest_size=32).digest()
+    commit_key = blake2b_of(salt, secret, b"spool-1", 32)
     nonce = at.to_bytes(8, "little") + bytes(4)
     associated = spool_id + segment.to_bytes(8, "little") + header[12:]
-    assert AESGCM(key).decrypt(nonce, body, associated) == b"\x01\0\x02\0abb"
+    assert AESGCM(commit_key).decrypt(nonce, body, associated) == b"\x01\0\x02\0abb"
+    page = (ROOT / "docs" / "reference" / "spool.md").read_text()
+    for value in (table, commit_key, nonce, associated, body):
+        assert f"`{value.hex()}`" in page, value.hex()
+
+
+def blake2b_of(data: bytes, secret: bytes, person: bytes, size_bytes: int) -> bytes:
+    person = b"gapless-" + person
+    return blake2b(data, key=secret, person=person, digest_size=size_bytes).digest()

@@ -186,10 +186,14 @@ def _decrypt(
     head, starts, picked = records
     sizes = head["table_bytes"].astype(np.int64) + head["payload_bytes"].astype(np.int64)
     with memoryview(block.data) as data:
-        for at, (begin, size_bytes, record) in enumerate(
-            zip((starts + HEADER_BYTES).tolist(), sizes.tolist(), picked, strict=True)
+        for marks, begin, size_bytes, record in zip(
+            head["marks"].tolist(),
+            (starts + HEADER_BYTES).tolist(),
+            sizes.tolist(),
+            picked,
+            strict=True,
         ):
-            if head["marks"][at] & ENCRYPTED:
+            if marks & ENCRYPTED:
                 body = file.decrypt(block.headers[record], data[begin : begin + size_bytes])
                 content[begin : begin + len(body)] = body
             elif must_be_encrypted:

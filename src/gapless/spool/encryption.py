@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gapless.wire.seal import CipherSuite
-    from gapless.wire.seal_keys import SealKey
+    from gapless.wire.seal_keys import KeyRing, SealKey
 
 log = logger_of("spool")
 
@@ -163,10 +163,7 @@ class SpoolKeys:
         self._stamp: tuple[int, ...] | None = None
         self._look_at_s = 0.0
         self._problem = ""
-        if isinstance(given, Keyring):
-            self._keyring = given
-        else:
-            self._keyring = self._read()
+        self._ring = given.ring if isinstance(given, Keyring) else self._read()
 
     @classmethod
     def of(cls, given: SpoolKeys | Keyring | str | Path | None) -> SpoolKeys | None:
@@ -179,21 +176,29 @@ class SpoolKeys:
         return f"SpoolKeys({self})"
 
     def __str__(self) -> str:
-        ring = self._keyring.ring
-        return f"{self._path} (ring {ring.label})" if self._path else f"the ring {ring.label}"
+        label = self._ring.label
+        return f"{self._path} (ring {label})" if self._path else f"the ring {label}"
 
     def follow(self) -> None:
         """Read a changed file, at most once in ``CHECK_INTERVAL_S``; an error keeps the keys."""
         now_s = time.monotonic()
         if self._path is not None and now_s >= self._look_at_s:
             self._look_at_s = now_s + CHECK_INTERVAL_S
-            before = self._keyring
-            if self._reload():
-                try:
-                    self.sealing()
-                except ConfigError as error:
-                    self._keyring = before
-                    log.warning("the keys of the spool stay as they are: %s", error)
+            before = self._ring
+            if self._reload() and (problem := self._problem_after(before)):
+                self._ring = before
+                log.warning("the keys of the spool stay as they are: %s", problem)
+
+    def _problem_after(self, before: KeyRing) -> str:
+        """Return why a writer must not go on with a changed file; "" if it may."""
+        used = before.sealing_key
+        if self._key(used.key_id) is None:
+            return f"{self} lacks the key {used.label}, which has encrypted the last commits"
+        try:
+            self.sealing()
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def new_cipher(self, spool_id: bytes, segment: int) -> RecordCipher:
         """Return the cipher of a new commit, with the sealing key and a new salt.
@@ -224,7 +229,7 @@ class SpoolKeys:
         Raises:
             ConfigError: The sealing key does not encrypt, or this Python lacks the cipher.
         """
-        key = self._keyring.ring.sealing_key
+        key = self._ring.sealing_key
         return key, secret_suite(key.cipher)
 
     def find(self, table: KeyTable, path: Path, offset: int) -> tuple[SealKey, CipherSuite]:
@@ -252,14 +257,14 @@ class SpoolKeys:
             raise SpoolKeyError(f"{path}: {error}", path, key.label) from None
 
     def _key(self, key_id: int) -> SealKey | None:
-        return next((key for key in self._keyring.ring.keys if key.key_id == key_id), None)
+        return next((key for key in self._ring.keys if key.key_id == key_id), None)
 
     def _reload(self) -> bool:
         """Read the file if it has changed since; return whether it was read."""
         if self._path is None or _stamp(self._path) == self._stamp:
             return False
         try:
-            self._keyring = self._read()
+            self._ring = self._read()
         except SpoolKeyError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
@@ -268,12 +273,12 @@ class SpoolKeys:
         self._problem = ""
         return True
 
-    def _read(self) -> Keyring:
+    def _read(self) -> KeyRing:
         assert self._path is not None
         # The stamp comes first: a file that is replaced while it is read is read again.
         stamp = _stamp(self._path)
         try:
-            keyring = Keyring.read(self._path)
+            ring = Keyring.read(self._path).ring
         except KeyringError as error:
             advice = error.advice
             if not os.path.lexists(self._path):
@@ -284,7 +289,7 @@ class SpoolKeys:
                 f"the keys of the spool: {error.problem}; {advice}", self._path
             ) from None
         self._stamp = stamp
-        return keyring
+        return ring
 
 
 def new_table(key: SealKey) -> KeyTable:
