@@ -240,6 +240,8 @@ def test_a_missing_key_is_named_with_the_remedy(spool: Path, keys: Keyring | Non
         with pytest.raises(SpoolKeyError, match=rf"with the key {label}.*--spool-keys") as error:
             attempt()
         assert error.value.key_id == label
+        assert error.value.path is not None
+        assert error.value.path.suffix == ".run"
     assert {path: path.read_bytes() for path in spool.rglob("*.*")} == before
     opened(spool).close()  # nothing keeps the lock
 
@@ -623,6 +625,32 @@ def test_a_damaged_key_record_costs_its_commit_and_no_other(spool: Path) -> None
     repair(spool, keys=RING)
     assert check(spool, keys=RING).problems == []
     assert {tuple(hole)[:3] for hole in reader(spool).lost()} == {*lost, ("a1.5", 105, 110)}
+
+
+def test_a_spool_goes_on_without_the_segments_of_a_lost_key(tmp_path: Path) -> None:
+    root, taken = tmp_path / "spool", tmp_path / "taken"
+    for at, keys in enumerate((RING, RING, ROTATED, ROTATED)):
+        with opened(root, keys) as writer:
+            writer.append(run(A, 1 + at * 10, 10 + at * 10))
+            writer.commit()
+            writer._store.seal()
+            writer._begin_segment([])
+            writer._store.publish_committed()
+    left = Keyring(ROTATED.secret, (ROTATED.sealing_key,))
+    taken.mkdir()
+    lost, found = RING.sealing_key, reader(root, ROTATED).segments()
+    numbers = {index.number for index in found if lost.key.key_id in index.key_ids}
+    while numbers:
+        with pytest.raises(SpoolKeyError, match=f"with the key {lost.label}") as error:
+            repair(root, keys=left)
+        assert error.value.path is not None
+        numbers.remove(int(error.value.path.stem))
+        error.value.path.rename(taken / error.value.path.name)
+    repair(root, keys=left)
+    assert check(root, keys=left).problems == []
+    assert rows_of(reader(root, left)) == {"a1.5": expected(A, 31, 40)}
+    with opened(root, left) as writer:
+        assert writer.marks == {A: 40}
 
 
 def test_a_torn_commit_is_cut_off_wherever_it_is_torn(tmp_path: Path) -> None:

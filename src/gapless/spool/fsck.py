@@ -385,7 +385,7 @@ def _check_index(walk: _SegmentWalker, number: int) -> None:
             raise CorruptIndex("does not fit the segment")
     except FileNotFoundError:
         return
-    except (OSError, CorruptIndex, ValueError, KeyError, TypeError) as error:
+    except (OSError, SpoolKeyError, ValueError, KeyError, TypeError) as error:
         walk.report.notes.append(
             f"{path}: {error}; readers rebuild the index, and repair rewrites it"
         )

@@ -157,7 +157,8 @@ def load_index(root: Path, info: SpoolInfo, number: int, keys: SpoolKeys | None)
             partial(rebuild_index, root, info, number, keys),
             IndexCipher(keys, path, info.spool_id, number),
         )
-    except (OSError, CorruptIndex):
+    except (OSError, CorruptIndex, SpoolKeyError):
+        # The segment has all that is in its index, and the error of a missing key names the segment.
         return build_index(root, info, number, keys)
     if keys is not None and not index.is_encrypted and _is_encrypted(root, info, number):
         # Only the writer of the segment can make its index; this one is of somebody else.
