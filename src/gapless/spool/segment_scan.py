@@ -158,7 +158,7 @@ def load_index(root: Path, info: SpoolInfo, number: int, keys: SpoolKeys | None)
             IndexCipher(keys, path, info.spool_id, number),
         )
     except (OSError, CorruptIndex, SpoolKeyError):
-        # The segment has all that is in its index, and the error of a missing key names the segment.
+        # The segment has all that is in its index; the error of a missing key then names it.
         return build_index(root, info, number, keys)
     if keys is not None and not index.is_encrypted and _is_encrypted(root, info, number):
         # Only the writer of the segment can make its index; this one is of somebody else.
