@@ -627,6 +627,18 @@ def test_a_damaged_key_record_costs_its_commit_and_no_other(spool: Path) -> None
     assert {tuple(hole)[:3] for hole in reader(spool).lost()} == {*lost, ("a1.5", 105, 110)}
 
 
+def test_a_segment_without_any_good_record_stays_encrypted(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.append(run(A, 1, 5), name="alpha")
+        writer.commit()
+    path = segment_path(tmp_path, 1)
+    data = path.read_bytes()
+    path.write_bytes(data[:PREAMBLE_BYTES] + bytes(len(data) - PREAMBLE_BYTES))
+    repair(tmp_path, keys=RING)
+    assert is_encrypted(tmp_path, 1)
+    assert check(tmp_path, keys=RING).problems == []
+
+
 def test_a_spool_goes_on_without_the_segments_of_a_lost_key(tmp_path: Path) -> None:
     root, taken = tmp_path / "spool", tmp_path / "taken"
     for at, keys in enumerate((RING, RING, ROTATED, ROTATED)):

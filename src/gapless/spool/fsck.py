@@ -134,6 +134,8 @@ class _SegmentWalker:
                 self._add_problem(
                     FsckProblem(path, 0, "the preamble does not belong to this segment")
                 )
+            if preamble is not None and preamble.format >= ENCRYPTED_FORMAT:
+                self.encrypted_from = min(self.encrypted_from, number)
             for item in verify_records(file, PREAMBLE_BYTES, end):
                 if isinstance(item, DamagedRange):
                     self._on_damage(file, item)
