@@ -7,6 +7,9 @@ the median of the rounds counts.
 
 Reading: all records of the spool that was written, with every checksum looked at, beside reading
 the same files.
+
+With ``--encrypted``: the same runs to a spool with keys and to a spool without keys, by turns, read
+as records and in columns, as Spark does. Ratios are those of the medians, plain to encrypted.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ from statistics import median
 from typing import Any
 
 from gapless.identity import Address
+from gapless.keys.keyring import Keyring
 from gapless.protocol.ready import Delivery
 from gapless.run import Run
-from gapless.spool import SpoolLimits, SpoolReader, SpoolWriter
+from gapless.spool import SpoolKeys, SpoolLimits, SpoolReader, SpoolWriter
+from gapless.spool.columnar import scan
+from gapless.spool.format import PREAMBLE_BYTES
 
 ORIGIN = Address(0xA1, 1)
 COMMIT_BYTES = 1024 * 1024
@@ -44,10 +50,12 @@ def deliveries(messages: int, size_bytes: int, total_bytes: int) -> list[Deliver
     return [Delivery(ORIGIN, run.first, run.last, run) for run in runs]
 
 
-def spooled(root: Path, given: list[Delivery], *, sync: bool) -> tuple[float, float]:
+def spooled(
+    root: Path, given: list[Delivery], *, sync: bool, keys: SpoolKeys | None = None
+) -> tuple[float, float]:
     """Seconds and CPU seconds of all commits."""
     limits = SpoolLimits(max_bytes=0)
-    with SpoolWriter.open(root, group="bench", limits=limits, sync=sync) as spool:
+    with SpoolWriter.open(root, group="bench", limits=limits, sync=sync, keys=keys) as spool:
         started_s, cpu_s = time.perf_counter(), time.process_time()
         for delivery in given:
             spool.append(delivery)
@@ -68,10 +76,10 @@ def plain(path: Path, size_bytes: int, *, sync: bool) -> float:
         return time.perf_counter() - started_s
 
 
-def read(root: Path) -> tuple[float, float, int]:
+def read(root: Path, keys: SpoolKeys | None = None) -> tuple[float, float, int]:
     """Seconds until the slices are known, seconds to read the slices, and payload bytes."""
     started_s = time.perf_counter()
-    view = SpoolReader(root)
+    view = SpoolReader(root, keys=keys)
     slices = view.slices({}, view.high())
     known_s = time.perf_counter() - started_s
     started_s = time.perf_counter()
@@ -124,11 +132,59 @@ def measure(folder: Path, name: str, total_bytes: int, rounds: int) -> dict[str,
     return figure
 
 
+def read_columns(root: Path, keys: SpoolKeys | None) -> tuple[float, int]:
+    """Seconds to read all segments in columns, and payload bytes."""
+    view = SpoolReader(root, keys=keys)
+    segments = view.segments()
+    wanted = {ORIGIN: (0, 0, view.high()[str(ORIGIN)])}
+    started_s = time.perf_counter()
+    size_bytes = 0
+    for index in segments:
+        place = (root, view.info.spool_id, index.number, PREAMBLE_BYTES, index.end)
+        for chunk in scan(*place, wanted, keys, encrypted=index.is_encrypted):
+            size_bytes += len(chunk.payload)
+    return time.perf_counter() - started_s, size_bytes
+
+
+def compare_encrypted(folder: Path, name: str, total_bytes: int, rounds: int) -> dict[str, Any]:
+    messages, size_bytes = SHAPES[name]
+    given = deliveries(messages, size_bytes, total_bytes if messages > 1 else total_bytes // 8)
+    payload_bytes = len(given) * messages * size_bytes
+    keys = SpoolKeys(Keyring.new(cipher="aes-256-gcm"))
+    kinds: dict[str, SpoolKeys | None] = {"plain": None, "encrypted": keys}
+    times: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for kind, chosen in kinds.items():
+            root = folder / kind
+            shutil.rmtree(root, ignore_errors=True)
+            synced_s, _ = spooled(root, given, sync=True, keys=chosen)
+            shutil.rmtree(root)
+            _, cpu_s = spooled(root, given, sync=False, keys=chosen)
+            _, read_s, found_bytes = read(root, chosen)
+            columns_s, column_bytes = read_columns(root, chosen)
+            assert found_bytes == column_bytes == payload_bytes
+            taken = {"fdatasync": synced_s, "cpu": cpu_s, "read": read_s, "columns": columns_s}
+            for what, seconds in taken.items():
+                times.setdefault(f"{what} {kind}", []).append(seconds)
+    payload_mb = payload_bytes / 1e6
+    figure: dict[str, Any] = {"shape": name, "payload_mb": round(payload_mb, 1), "runs": len(given)}
+    for what in ("fdatasync", "cpu", "read", "columns"):
+        plain_s, encrypted_s = (median(times[f"{what} {kind}"]) for kind in kinds)
+        for kind, seconds in (("plain", plain_s), ("encrypted", encrypted_s)):
+            if what == "cpu":
+                figure[f"append_cpu_us_per_run_{kind}"] = round(seconds / len(given) * 1e6, 2)
+            else:
+                figure[f"{what}_mb_s_{kind}"] = round(payload_mb / seconds, 1)
+        figure[f"{what}_ratio"] = round(plain_s / encrypted_s, 3)
+    return figure
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--mb", type=int, default=200, help="payload of each cell")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--encrypted", action="store_true", help="encrypted beside plain spools")
     parser.add_argument("--folder", type=Path, help="where to write; a temporary folder by default")
     options = parser.parse_args()
     if options.mb < 1 or options.rounds < 1:
@@ -137,7 +193,8 @@ def main() -> None:
     for name in SHAPES:
         folder = Path(tempfile.mkdtemp(prefix="gapless-bench-spool-", dir=options.folder))
         try:
-            figures.append(measure(folder, name, options.mb * 1_000_000, options.rounds))
+            cell = compare_encrypted if options.encrypted else measure
+            figures.append(cell(folder, name, options.mb * 1_000_000, options.rounds))
         finally:
             shutil.rmtree(folder)
         if not options.json:

@@ -70,7 +70,7 @@ LAYERS = {
     "aio": _SHELL | {"group", "events", "keys", "aio"},
     "blocking": _SHELL | {"group", "events", "keys", "blocking"},
     "metrics": _API | {"metrics"},
-    "spool": _API | {"metrics", "spool"},
+    "spool": _API | {"keys", "metrics", "spool"},
     "doctor": _API | {"doctor", "keys"},
     "sim": _MACHINE | {"faults", "trace", "sim"},
     "report": frozenset({"errors", "invariants", "report"}),

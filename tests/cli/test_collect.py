@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from gapless.cli.app import cli, run
 from gapless.cli.data.collect import rates, status_line
 from gapless.cli.rendering import short_size
+from gapless.keys.keyring import Keyring
 from gapless.spool import SpoolReader
 from gapless.spool.collector.status import CollectorStatus
 from tests.support.commands import command_group
@@ -49,6 +50,27 @@ def test_it_keeps_what_is_sent_and_says_so(tmp_path: Path) -> None:
         b"two",
         b"three",
     ]
+
+
+def test_it_encrypts_the_spool_and_goes_on_with_the_keys_only(tmp_path: Path) -> None:
+    spool, keys = tmp_path / "spool", tmp_path / "keys.toml"
+    Keyring.new(cipher="aes-256-gcm").create(keys)
+    with command_group(2) as place:
+        collector = place.start("collect", "--spool", str(spool), "--spool-keys", str(keys))
+        collector.next_line("collecting into", "stderr")
+        sender = place.start("send")
+        sender.write("one\ntwo\n")
+        assert sender.end()[0] == 0
+        collector.interrupt()
+        assert collector.end()[0] == 0
+        refused = place.start("collect", "--spool", str(spool))
+        code, said, complaints = refused.end()
+    assert (code, said) == (2, b"")
+    assert f"encrypted with the key {Keyring.read(keys).sealing_key.label}" in complaints
+    assert b"one" not in b"".join(path.read_bytes() for path in spool.rglob("*.run"))
+    view = SpoolReader(spool, keys=keys)
+    records = view.records(view.slices({}, view.high()))
+    assert [message for each in records for message in each.messages()] == [b"one", b"two"]
 
 
 def test_for_a_program_there_is_an_object_a_second_and_one_at_the_end(tmp_path: Path) -> None:

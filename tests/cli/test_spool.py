@@ -14,11 +14,13 @@ import pytest
 
 from gapless.cli.app import run as gapless
 from gapless.group.headers import attach_headers
+from gapless.keys.keyring import Keyring
 from gapless.protocol.ready import Delivery
 from gapless.run import ACKED, Run
-from gapless.spool import SpoolReader
+from gapless.spool import SpoolReader, SpoolWriter
 from gapless.spool.segment_file import segment_path
 from tests.support.deliveries import A, B, expected, opened, pieces, rows_of, run
+from tests.support.missing_packages import without
 
 
 @pytest.fixture
@@ -234,3 +236,91 @@ def test_the_bench_runs() -> None:
     for figure in figures:
         assert all(figure[f"append_{kind}_mb_s"] > 0 for kind in ("no_sync", "fdatasync"))
         assert figure["read_rows_s"] > 0
+
+
+# Encrypted spools
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> tuple[Path, Path]:
+    """An encrypted spool, and its keyring."""
+    root, keys = tmp_path / "sealed", tmp_path / "keys.toml"
+    Keyring.new(cipher="aes-256-gcm").create(keys)
+    with SpoolWriter.open(root, group="orders", sync=False, keys=keys) as writer:
+        for first in (1, 11, 21):
+            writer.append(run(A, first, first + 9), name="alpha")
+            writer.commit()
+    return root, keys
+
+
+def test_commands_read_an_encrypted_spool(
+    sealed: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, keys = sealed
+    label = Keyring.read(keys).sealing_key.label
+    told = answer(capsys, "ls", root, "--spool-keys", keys)
+    assert [segment["keys"] for segment in told["segments"]] == [[label]]
+    assert gapless(["spool", "ls", str(root), "--spool-keys", str(keys)]) == 0
+    assert label in capsys.readouterr().out
+    assert answer(capsys, "check", root, "--spool-keys", keys)["problems"] == []
+    lines = tmp_path / "lines.jsonl"
+    assert answer(capsys, "export", root, "-o", lines, "--spool-keys", keys)["messages"] == 30
+    assert "a1.5:30" in lines.read_text()
+    data = bytearray(segment_path(root, 1).read_bytes())
+    data[data.rindex(b"\xf1GLR") + 104] ^= 1
+    segment_path(root, 1).write_bytes(data)
+    (problem,) = answer(capsys, "check", root, "--spool-keys", keys, code=1)["problems"]
+    assert (problem["stream"], problem["first"], problem["last"]) == ("a1.5", 21, 30)
+    assert answer(capsys, "repair", root, "--spool-keys", keys)["repaired"]
+    assert answer(capsys, "check", root, "--spool-keys", keys)["lost"] == 10
+
+
+@pytest.mark.parametrize("command", ["ls", "check", "repair", "export"])
+@pytest.mark.parametrize("given", ["none", "other", "missing"])
+def test_a_key_that_is_not_there_is_one_line_and_code_2(
+    sealed: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    given: str,
+) -> None:
+    root, keys = sealed
+    other = tmp_path / "other.toml"
+    if given == "other":
+        Keyring.new(cipher="aes-256-gcm").create(other)
+    option = [] if given == "none" else ["--spool-keys", str(other)]
+    assert gapless(["spool", command, str(root), *option]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert len(err.splitlines()) == 1
+    if given == "missing":
+        assert f"{other}: no such keyring; every machine that reads the spool needs a copy" in err
+    else:
+        assert f"encrypted with the key {Keyring.read(keys).sealing_key.label}" in err
+        assert "--spool-keys FILE" in err
+
+
+def test_a_table_of_a_spool_in_plain_has_no_column_for_keys(
+    spool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gapless(["spool", "ls", str(spool)]) == 0
+    assert "keys" not in capsys.readouterr().out
+    assert {tuple(each["keys"]) for each in answer(capsys, "ls", spool)["segments"]} == {()}
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_an_export_into_a_private_folder_is_private(
+    spool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    answer(capsys, "export", spool, "-o", folder / name)
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == {name: 0o600}
+
+
+def test_a_machine_without_the_package_is_told_what_to_install(sealed: tuple[Path, Path]) -> None:
+    root, keys = map(str, sealed)
+    done = without("cryptography", arguments=["spool", "ls", root, "--spool-keys", keys])
+    assert done.returncode == 2
+    assert "pip install 'gapless[secure]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

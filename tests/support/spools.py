@@ -48,16 +48,24 @@ class Writer:
     """A spool that a test writes to; seqnos continue in each stream."""
 
     def __init__(
-        self, path: Path, *, group: str = "plant", limits: SpoolLimits | None = None
+        self,
+        path: Path,
+        *,
+        group: str = "plant",
+        limits: SpoolLimits | None = None,
+        keys: Path | None = None,
     ) -> None:
         self.path = path
         self.group = group
         self.limits = limits or SpoolLimits()
+        self.keys = keys
         self.clock_ns = NOW_NS
         self.spool = self._open()
 
     def _open(self) -> SpoolWriter:
-        return SpoolWriter.open(self.path, group=self.group, limits=self.limits, sync=False)
+        return SpoolWriter.open(
+            self.path, group=self.group, limits=self.limits, sync=False, keys=self.keys
+        )
 
     def restart(self) -> None:
         """Close the spool and open it again, as a collector that was started anew does."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -101,6 +102,12 @@ SHARES = _Quantity("shares", parse_share, "SHARE", several=True)
 SECONDS = _Quantity("duration", parse_seconds, "TIME")
 SIZE = _Quantity("size", parse_size, "SIZE")
 SIZES = _Quantity("sizes", parse_size, "SIZE", several=True)
+
+
+def spool_keys_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--spool-keys`` with the help ``text``."""
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--spool-keys", type=kind, metavar="FILE", help=text)
 
 
 def available_cores() -> int:

@@ -43,6 +43,25 @@ def suites_of(ring: KeyRing) -> Mapping[str, CipherSuite]:
     return found
 
 
+def secret_suite(name: str) -> CipherSuite:
+    """Return the encrypting suite ``name``.
+
+    Raises:
+        ConfigError: The suite does not encrypt, or this Python cannot use the suite.
+    """
+    if name not in SECRET_SUITES:
+        raise ConfigError(
+            f"the cipher {name!r} does not encrypt: expected one of {', '.join(SECRET_SUITES)};"
+            " make a ring that does (gapless keys new --cipher aes-256-gcm)"
+        )
+    try:
+        return _secret_suites()[name]
+    except ConfigError:
+        raise ConfigError(
+            f"the cipher {name} needs the package cryptography: run pip install 'gapless[secure]'"
+        ) from None
+
+
 def _secret_suites() -> dict[str, CipherSuite]:
     try:
         from cryptography.exceptions import InvalidTag

@@ -7,6 +7,7 @@ describes the files.
 from __future__ import annotations
 
 from gapless.spool.consumer_registry import Consumer
+from gapless.spool.encryption import SpoolKeys
 from gapless.spool.errors import (
     SpoolCorrupt,
     SpoolError,
@@ -14,6 +15,7 @@ from gapless.spool.errors import (
     SpoolFull,
     SpoolGap,
     SpoolGone,
+    SpoolKeyError,
     SpoolLocked,
     SpoolMismatch,
     SpoolReadOnly,
@@ -45,6 +47,8 @@ __all__ = [
     "SpoolFull",
     "SpoolGap",
     "SpoolGone",
+    "SpoolKeyError",
+    "SpoolKeys",
     "SpoolLimits",
     "SpoolLocked",
     "SpoolMismatch",

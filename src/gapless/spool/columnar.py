@@ -15,10 +15,12 @@ from zlib import crc32
 
 from gapless.spool.errors import SpoolTrimmed, damaged_record_error, from_os_error
 from gapless.spool.format import (
+    ENCRYPTED,
     HEADER,
     HEADER_BYTES,
     MESSAGE,
     RUN,
+    TAG_BYTES,
     RecordHeader,
     parse_header,
 )
@@ -26,6 +28,8 @@ from gapless.spool.segment_file import SegmentBlock, SegmentFile, segment_path
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from gapless.spool.encryption import SpoolKeys
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 """How many bytes of a segment are read at once."""
@@ -71,7 +75,15 @@ class RecordChunk(NamedTuple):
 
 
 def scan(
-    root: Path, spool_id: bytes, segment: int, begin: int, end: int, wanted: StreamRanges
+    root: Path,
+    spool_id: bytes,
+    segment: int,
+    begin: int,
+    end: int,
+    wanted: StreamRanges,
+    keys: SpoolKeys | None = None,
+    *,
+    encrypted: bool = False,
 ) -> Iterator[RecordChunk]:
     """Read the wanted messages of a byte range of a segment, in the order of the file.
 
@@ -82,14 +94,17 @@ def scan(
         begin: The offset of the first record.
         end: The offset behind the last record.
         wanted: The streams and seqnos to return.
+        keys: The keys of an encrypted spool.
+        encrypted: Whether the segment is encrypted: then a record in plain is damage.
 
     Raises:
+        SpoolKeyError: The segment is encrypted, and the key is missing or wrong.
         SpoolTrimmed: The segment was deleted after the range was planned.
         SpoolCorrupt: A record is damaged. All earlier chunks have been returned.
     """
     path = segment_path(root, segment)
     try:
-        file = SegmentFile(path, segment, spool_id)
+        file = SegmentFile(path, segment, spool_id, keys)
     except FileNotFoundError:
         raise SpoolTrimmed(
             f"{path}: the segment is missing: it was trimmed after the batch was planned, or "
@@ -101,7 +116,7 @@ def scan(
     with file:
         for block in file.blocks(begin, end, BLOCK_BYTES):
             if block.headers:
-                yield from _chunks(block, path, wanted)
+                yield from _chunks(block, file, wanted, must_be_encrypted=encrypted)
             if block.damage_bytes:
                 header = parse_header(block.data, block.end - block.base, block.end, file.seed)
                 reason = "the checksum of the header does not match"
@@ -110,7 +125,9 @@ def scan(
                 raise damaged_record_error(path, block.end, reason)
 
 
-def _chunks(block: SegmentBlock, path: Path, wanted: StreamRanges) -> Iterator[RecordChunk]:
+def _chunks(
+    block: SegmentBlock, file: SegmentFile, wanted: StreamRanges, *, must_be_encrypted: bool
+) -> Iterator[RecordChunk]:
     import numpy as np
 
     head = np.frombuffer(b"".join(block.headers), _header_dtype())
@@ -139,11 +156,50 @@ def _chunks(block: SegmentBlock, path: Path, wanted: StreamRanges) -> Iterator[R
     rows = np.where(head["kind"] == RUN, head["rows"], 1).astype(np.int64)
     # Copying a few bytes is cheaper than making a view of them.
     small = len(block.data) < COPY_BELOW_BYTES * records
-    data = block.data if small else memoryview(block.data)
+    encrypted = must_be_encrypted or bool((head["marks"] & ENCRYPTED).any())
+    content = bytearray(block.data) if encrypted else block.data
+    data = content if small else memoryview(content)
     for begin, end in _batch_bounds(rows, head["payload_bytes"].astype(np.int64)):
         part = slice(begin, end)
+        if encrypted:
+            chosen = head[part], starts[part], picked[part].tolist()
+            _decrypt(content, block, file, chosen, must_be_encrypted=must_be_encrypted)
         in_part = (ranges[0][part], ranges[1][part], ranges[2][part])
-        yield _chunk(data, path, block.base, head[part], in_part, starts[part])
+        yield _chunk(data, file.path, block.base, head[part], in_part, starts[part])
+
+
+def _decrypt(
+    content: bytes | bytearray,
+    block: SegmentBlock,
+    file: SegmentFile,
+    records: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[int]],
+    *,
+    must_be_encrypted: bool,
+) -> None:
+    """Replace the encrypted ones of the picked records by plain ones, in the same places.
+
+    The tags stay behind the payloads, and ``head`` counts them no more.
+    """
+    import numpy as np
+
+    assert isinstance(content, bytearray)
+    head, starts, picked = records
+    sizes = head["table_bytes"].astype(np.int64) + head["payload_bytes"].astype(np.int64)
+    with memoryview(block.data) as data:
+        for marks, begin, size_bytes, record in zip(
+            head["marks"].tolist(),
+            (starts + HEADER_BYTES).tolist(),
+            sizes.tolist(),
+            picked,
+            strict=True,
+        ):
+            if marks & ENCRYPTED:
+                body = file.decrypt(block.headers[record], data[begin : begin + size_bytes])
+                content[begin : begin + len(body)] = body
+            elif must_be_encrypted:
+                reason = "the record is not encrypted, in an encrypted segment"
+                raise damaged_record_error(file.path, begin - HEADER_BYTES + block.base, reason)
+    head["payload_bytes"] -= np.where(head["marks"] & ENCRYPTED, TAG_BYTES, 0).astype(np.uint64)
 
 
 def _batch_bounds(
@@ -163,7 +219,7 @@ def _batch_bounds(
 
 
 def _chunk(
-    block: bytes | memoryview,
+    block: bytes | bytearray | memoryview,
     path: Path,
     base: int,
     head: np.ndarray[Any, Any],
@@ -176,9 +232,12 @@ def _chunk(
     bodies = starts + HEADER_BYTES
     tables = bodies + head["table_bytes"]
     ends = tables + head["payload_bytes"].astype(np.int64)
-    crc = crc32
+    crc, unchecked = crc32, (head["marks"] & ENCRYPTED) == 0
     for begin, end, expected in zip(
-        bodies.tolist(), ends.tolist(), head["body_crc"].tolist(), strict=True
+        bodies[unchecked].tolist(),
+        ends[unchecked].tolist(),
+        head["body_crc"][unchecked].tolist(),
+        strict=True,
     ):
         if crc(block[begin:end]) != expected:
             reason = "the checksum of the messages does not match"
@@ -252,7 +311,7 @@ def without_seqnos(chunk: RecordChunk, unwanted: SeqnoSets, keys: Sequence[str])
 
 
 def _lengths(
-    block: bytes | memoryview,
+    block: bytes | bytearray | memoryview,
     tables: np.ndarray[Any, Any],
     rows: np.ndarray[Any, Any],
     whole: np.ndarray[Any, Any],

@@ -61,6 +61,14 @@ class SpoolVersion(SpoolError):  # noqa: N818
     """The spool was written by a later version of Gapless."""
 
 
+class SpoolKeyError(SpoolError):
+    """The spool is encrypted, and a key is missing or wrong; ``key_id`` names the key."""
+
+    def __init__(self, message: str, path: Path | None = None, key_id: str = "") -> None:
+        super().__init__(message, path)
+        self.key_id = key_id
+
+
 class SpoolMismatch(SpoolError):  # noqa: N818
     """The folder is no spool or belongs to another group or collector, or an argument is wrong."""
 
@@ -85,6 +93,16 @@ def damaged_record_error(path: Path, offset: int, reason: str = "") -> SpoolCorr
         f"`gapless spool repair {root}`, or read from a replica",
         path,
         offset,
+    )
+
+
+def plain_record_error(path: Path, encrypted_from: int) -> SpoolCorrupt:
+    """Return the error for a record in plain in or behind an encrypted segment."""
+    return SpoolCorrupt(
+        f"{path}: has messages that are not encrypted, although segment {encrypted_from} is: no"
+        " collector has written them; find out who can write to the folder, and restore the"
+        " segment or read from a replica",
+        path,
     )
 
 

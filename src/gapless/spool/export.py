@@ -1,21 +1,23 @@
 """Export of a spool, or a part of a spool, as JSON lines or Parquet.
 
-The file exists completely or not at all: a temporary file is renamed once complete.
+The file exists completely or not at all: a temporary file is renamed once complete. In a folder for
+this user alone the file is for this user alone, too, whatever the umask is.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ConfigError
 from gapless.group.headers import detach_headers, may_contain_wrapped
+from gapless.output.private_files import open_private
 from gapless.run import ACKED
 from gapless.spool.errors import from_os_error
 
@@ -60,13 +62,15 @@ def export(
     rows = _rows(reader, start or {}, reader.high() if end is None else end)
     if target is None:
         return _json_lines(rows, sys.stdout, progress)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    # In a shared folder nobody can plant a file that is not there yet, under a random name.
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         if format == JSON_LINES:
-            with part.open("w", encoding="utf-8") as file:
+            with open(part, "x", encoding="utf-8", opener=open_private) as file:
                 count = _json_lines(rows, file, progress)
         else:
-            count = _parquet(rows, part, progress)
+            with open(part, "xb", opener=open_private) as binary:
+                count = _parquet(rows, binary, progress)
         part.replace(target)
     except FileNotFoundError:
         raise ConfigError(
@@ -132,7 +136,7 @@ def _json_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _parquet(rows: Iterator[dict[str, Any]], path: Path, progress: Progress) -> int:
+def _parquet(rows: Iterator[dict[str, Any]], file: BinaryIO, progress: Progress) -> int:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -155,7 +159,7 @@ def _parquet(rows: Iterator[dict[str, Any]], path: Path, progress: Progress) -> 
     schema = pa.schema(fields)
     count = size_bytes = 0
     batch: dict[str, list[Any]] = {name: [] for name, _ in fields}
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         for row in rows:
             row["sent"], row["collected"] = row.pop("sent_ns") or None, row.pop("collected_ns")
             row["headers"] = list(row["headers"].items())

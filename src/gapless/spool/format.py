@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT = 1
-"""The format version of written spools; all earlier versions are readable as well."""
+"""The format version of spools, and of segments without encryption."""
+ENCRYPTED_FORMAT = 2
+"""The format version of encrypted segments: the newest that is readable."""
 
 RUN = 1
 """A run: the table is its lengths (16 bits each), the payload its messages end to end."""
@@ -39,13 +41,27 @@ STATE = 5
 """The state of all streams at this offset: the table is JSON. The first record of every segment."""
 BLOB = 6
 """Opaque data of the collector: the payload; the last one counts."""
-KINDS = {RUN: "run", MESSAGE: "message", LOST: "lost", NAME: "name", STATE: "state", BLOB: "blob"}
+KEY = 7
+"""The key of an encrypted commit, its first record: the table is ``KeyTable``."""
+KINDS = {
+    RUN: "run",
+    MESSAGE: "message",
+    LOST: "lost",
+    NAME: "name",
+    STATE: "state",
+    BLOB: "blob",
+    KEY: "key",
+}
 """The kinds of records of this version."""
 OPTIONAL_KIND = 0x80
 """Bit of a kind: a reader that does not know the kind may skip the record, else must refuse."""
 
 COMMIT_END = 0x01
 """Mark: the last record of its commit."""
+ENCRYPTED = 0x02
+"""Mark: table and payload are encrypted, and a tag follows, which counts as payload."""
+TAG_BYTES = 16
+"""Size of the tag of an encrypted record."""
 
 MAGIC = b"\xf1GLR"
 """The first bytes of every record; the checksum of the header follows them."""
@@ -55,9 +71,13 @@ HEADER_START_BYTES = len(MAGIC) + 4
 """Size of the magic number and the checksum."""
 HEADER_BYTES = HEADER_START_BYTES + HEADER.size
 """Size of a whole header."""
+KEY_TABLE = Struct("<I16s8s")
+"""The fields of ``KeyTable``."""
+KEY_RECORD_BYTES = HEADER_BYTES + KEY_TABLE.size
+"""Size of a KEY record."""
 _SCANNED = Struct("<4sI12xIQQ")
 """What a scan needs of a header: magic, checksum, table_bytes, payload_bytes, offset."""
-_LATEST_NS = 2**63 - 1
+LATEST_NS = 2**63 - 1
 """Maximum time in a record: a sender may send any 64-bit number, and a time here is signed."""
 
 SEGMENT_MAGIC = b"\xf1GLSEG\r\n"
@@ -99,6 +119,40 @@ class RecordHeader(NamedTuple):
     def origin(self) -> Address:
         """The incarnation that sent the messages of the record."""
         return Address(self.node, self.incarnation)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether table and payload are encrypted."""
+        return bool(self.marks & ENCRYPTED)
+
+    @property
+    def is_segment_start(self) -> bool:
+        """Whether the record is the first of its segment, a KEY record before it aside."""
+        before_bytes = KEY_RECORD_BYTES if self.is_encrypted else 0
+        return self.offset == PREAMBLE_BYTES + before_bytes
+
+
+class KeyTable(NamedTuple):
+    """The table of a KEY record: which key encrypts the commit.
+
+    ``salt`` is random for every commit that is attempted. ``check`` is equal for equal secrets and
+    salts, so that a wrong secret is told from damage.
+    """
+
+    key_id: int
+    salt: bytes
+    check: bytes
+
+    def pack(self) -> bytes:
+        """Return the table of the record."""
+        return KEY_TABLE.pack(*self)
+
+    @classmethod
+    def unpack(cls, table: bytes) -> KeyTable:
+        """Return the fields of a table; ValueError if the bytes are not a key."""
+        if len(table) != KEY_TABLE.size:
+            raise ValueError("not a key")
+        return cls._make(KEY_TABLE.unpack(table))
 
 
 class RecordDraft(NamedTuple):
@@ -188,11 +242,13 @@ def unpack_header(header: bytes) -> RecordHeader:
     return RecordHeader._make(HEADER.unpack(header))
 
 
-def pack_preamble(spool_id: bytes, segment: int, created_ns: int, flags: int = 0) -> bytes:
+def pack_preamble(
+    spool_id: bytes, segment: int, created_ns: int, flags: int = 0, version: int = FORMAT
+) -> bytes:
     """Return the first bytes of a segment."""
-    rest = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, 0, spool_id, segment, created_ns, flags)
-    crc = crc32(rest[16:], FORMAT)
-    packed = _PREAMBLE.pack(SEGMENT_MAGIC, FORMAT, crc, spool_id, segment, created_ns, flags)
+    rest = _PREAMBLE.pack(SEGMENT_MAGIC, version, 0, spool_id, segment, created_ns, flags)
+    crc = crc32(rest[16:], version)
+    packed = _PREAMBLE.pack(SEGMENT_MAGIC, version, crc, spool_id, segment, created_ns, flags)
     return packed.ljust(PREAMBLE_BYTES, b"\0")
 
 
@@ -318,7 +374,7 @@ def encode_records(
             first,
             last,
             view,
-            min(sent_ns, _LATEST_NS),
+            min(sent_ns, LATEST_NS),
             collected_ns,
         )
         buffers += (MAGIC + crc32(rest, seed).to_bytes(4, "little") + rest, table, payload)

@@ -15,13 +15,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gapless.identity import Address
+from gapless.identity import U64_MAX, Address
 from gapless.output.private_files import make_inner_folder
-from gapless.spool.errors import SpoolError, SpoolMismatch, from_os_error
+from gapless.spool.encryption import IndexCipher, SpoolKeys, encrypt_records
+from gapless.spool.errors import SpoolError, SpoolKeyError, SpoolMismatch, from_os_error
 from gapless.spool.format import (
-    HEADER_BYTES,
+    ENCRYPTED_FORMAT,
+    FORMAT,
+    KEY,
     KINDS,
     LOST,
     OPTIONAL_KIND,
@@ -39,7 +42,7 @@ from gapless.spool.format import (
     parse_preamble,
     parse_stream_key,
 )
-from gapless.spool.index import CorruptIndex, SegmentIndex
+from gapless.spool.index import CorruptIndex, SegmentIndex, plain_content
 from gapless.spool.lock import SpoolLock, is_locked
 from gapless.spool.segment_file import (
     CommittedOffset,
@@ -60,6 +63,9 @@ from gapless.spool.segment_scan import (
     sealed_end,
     verify_records,
 )
+
+if TYPE_CHECKING:
+    from gapless.keys.keyring import Keyring
 
 Progress = Callable[[int], None]
 """Called with the number of checked bytes."""
@@ -97,6 +103,7 @@ class _SegmentWalker:
     info: SpoolInfo
     report: FsckReport
     collects_drafts: bool
+    keys: SpoolKeys | None
     high: dict[str, int] = field(default_factory=dict)
     streams: dict[str, StreamState] = field(default_factory=dict)
     previous: tuple[int, int] = (0, 0)
@@ -104,6 +111,8 @@ class _SegmentWalker:
     changed: bool = False
     has_start_state: bool = False
     previous_at_start: tuple[int, int] = (0, 0)
+    encrypted_from: int = U64_MAX
+    """The first encrypted segment: no record in plain may follow."""
 
     def walk_segment(self, number: int, end: int) -> None:
         """Check a segment up to ``end``."""
@@ -115,7 +124,7 @@ class _SegmentWalker:
             self.previous,
         )
         owed: dict[str, int] = {}
-        with SegmentFile(path, number, self.info.spool_id) as file:
+        with SegmentFile(path, number, self.info.spool_id, self.keys) as file:
             preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
             if (
                 preamble is None
@@ -125,9 +134,15 @@ class _SegmentWalker:
                 self._add_problem(
                     FsckProblem(path, 0, "the preamble does not belong to this segment")
                 )
+            if preamble is not None and preamble.format >= ENCRYPTED_FORMAT:
+                self.encrypted_from = min(self.encrypted_from, number)
             for item in verify_records(file, PREAMBLE_BYTES, end):
                 if isinstance(item, DamagedRange):
                     self._on_damage(file, item)
+                elif self._is_forged(file, item):
+                    self._on_damage(file, DamagedRange(item.offset, item.size_bytes))
+                elif item.kind == KEY:
+                    self.report.records += 1
                 else:
                     self._on_record(file, item, owed)
             if not self.has_start_state and end > PREAMBLE_BYTES:
@@ -143,6 +158,13 @@ class _SegmentWalker:
                 self._add_missing(path, PREAMBLE_BYTES, key, self.high[key] + 1, high)
         if end > PREAMBLE_BYTES:
             self.previous = (number, end)
+
+    def _is_forged(self, file: SegmentFile, header: RecordHeader) -> bool:
+        """Whether a record is in plain behind encrypted ones: no collector has written it."""
+        if header.is_encrypted or header.kind == KEY:
+            self.encrypted_from = min(self.encrypted_from, file.number)
+            return False
+        return file.number >= self.encrypted_from and 0 < header.kind < KEY
 
     def _add_problem(self, problem: FsckProblem) -> None:
         self.report.problems.append(problem)
@@ -186,7 +208,7 @@ class _SegmentWalker:
                 f"{file.path}: a record of the unknown kind {header.kind} at {header.offset}"
             )
         if self.collects_drafts:
-            body = file.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
+            body = file.read_body(header)
             table, payload = body[: header.table_bytes], body[header.table_bytes :]
             if header.kind == STATE:
                 table = self._without_missing(table)
@@ -195,16 +217,16 @@ class _SegmentWalker:
             self._collect(RecordDraft(header.kind, header.origin, *range_, table, payload, *fields))
 
     def _on_state(self, file: SegmentFile, header: RecordHeader, owed: dict[str, int]) -> None:
-        state = StateRecord.unpack(file.read(header.offset + HEADER_BYTES, header.table_bytes))
-        self.has_start_state = self.has_start_state or header.offset == PREAMBLE_BYTES
+        state = StateRecord.unpack(file.read_body(header)[: header.table_bytes])
+        self.has_start_state = self.has_start_state or header.is_segment_start
         before, _ = state.previous
-        if header.offset == PREAMBLE_BYTES and self.previous[0] and before > self.previous[0]:
+        if header.is_segment_start and self.previous[0] and before > self.previous[0]:
             path = segment_path(self.root, before)
             self._add_problem(FsckProblem(path, 0, "the segment is missing"))
         for each in state.streams:
             self.streams[each.key] = each
             self.high.setdefault(each.key, each.high)
-            if header.offset == PREAMBLE_BYTES:
+            if header.is_segment_start:
                 owed[each.key] = each.high
 
     def _without_missing(self, table: bytes) -> bytes:
@@ -249,10 +271,21 @@ class _SegmentWalker:
             self.drafts.insert(
                 0, RecordDraft(STATE, Address(0, 0), 0, 0, len(streams), state.pack())
             )
-        pieces, _ = encode_records(
-            self.drafts, PREAMBLE_BYTES, checksum_seed(self.info.spool_id, number)
-        )
-        preamble = pack_preamble(self.info.spool_id, number, created_ns, SEGMENT_REPAIRED)
+        seed = checksum_seed(self.info.spool_id, number)
+        version = FORMAT
+        if self.encrypted_from <= number:
+            if self.keys is None:
+                raise SpoolKeyError(
+                    f"{segment_path(self.root, number)}: the segment is encrypted, and no keys are"
+                    " given; pass the keyring of the collector with --spool-keys FILE",
+                    segment_path(self.root, number),
+                )
+            cipher = self.keys.new_cipher(self.info.spool_id, number)
+            pieces, _ = encrypt_records(self.drafts, PREAMBLE_BYTES, seed, cipher)
+            version = ENCRYPTED_FORMAT
+        else:
+            pieces, _ = encode_records(self.drafts, PREAMBLE_BYTES, seed)
+        preamble = pack_preamble(self.info.spool_id, number, created_ns, SEGMENT_REPAIRED, version)
         write_atomically(segment_path(self.root, number), b"".join((preamble, *pieces)))
 
     def _start_seqnos(self) -> dict[str, int]:
@@ -264,12 +297,21 @@ class _SegmentWalker:
         return found
 
 
-def check(path: Path | str, *, progress: Progress = lambda _done: None) -> FsckReport:
-    """Read all of a spool: every checksum, every seqno."""
+def check(
+    path: Path | str,
+    *,
+    progress: Progress = lambda _done: None,
+    keys: SpoolKeys | Keyring | Path | str | None = None,
+) -> FsckReport:
+    """Read all of a spool: every checksum, every tag, every seqno.
+
+    Raises:
+        SpoolKeyError: The spool is encrypted, and a key is missing or wrong.
+    """
     root = Path(path)
     info = _read_info(root)
     report = FsckReport()
-    walk = _SegmentWalker(root, info, report, collects_drafts=False)
+    walk = _SegmentWalker(root, info, report, collects_drafts=False, keys=SpoolKeys.of(keys))
     beside = is_locked(root)
     if beside:
         report.notes.append("a collector writes to the spool; uncommitted bytes were not checked")
@@ -297,7 +339,7 @@ def _read_info(root: Path) -> SpoolInfo:
 
 def _segment_extents(walk: _SegmentWalker, *, beside: bool) -> list[tuple[int, int]]:
     """Return the segments and where each ends."""
-    root, info = walk.root, walk.info
+    root, info, keys = walk.root, walk.info, walk.keys
     hint = CommittedOffset.read(root)
     numbers = list_segments(root)
     if beside and hint is not None:
@@ -305,12 +347,13 @@ def _segment_extents(walk: _SegmentWalker, *, beside: bool) -> list[tuple[int, i
     found = []
     for number in numbers:
         try:
-            file = SegmentFile(segment_path(root, number), number, info.spool_id)
+            file = SegmentFile(segment_path(root, number), number, info.spool_id, keys)
         except FileNotFoundError:
             continue
         with file:
             if number != numbers[-1]:
-                found.append((number, sealed_end(file, next_segment_state(root, info, number))))
+                state = next_segment_state(root, info, number, keys)
+                found.append((number, sealed_end(file, state)))
                 continue
             if beside and hint is not None and hint.segment == number:
                 found.append((number, hint.offset))
@@ -335,19 +378,27 @@ def _segment_extents(walk: _SegmentWalker, *, beside: bool) -> list[tuple[int, i
 def _check_index(walk: _SegmentWalker, number: int) -> None:
     path = index_path(walk.root, number)
     try:
-        found = SegmentIndex.load(path, number, lambda: build_index(walk.root, walk.info, number))
+        cipher = IndexCipher(walk.keys, path, walk.info.spool_id, number)
+        found = SegmentIndex.load(
+            path, number, lambda: build_index(walk.root, walk.info, number, walk.keys), cipher
+        )
         data = found.pack()
-        if data != path.read_bytes() or found.end != walk.previous[1]:
+        if data != plain_content(path.read_bytes(), cipher) or found.end != walk.previous[1]:
             raise CorruptIndex("does not fit the segment")
     except FileNotFoundError:
         return
-    except (OSError, CorruptIndex, ValueError, KeyError, TypeError) as error:
+    except (OSError, SpoolKeyError, ValueError, KeyError, TypeError) as error:
         walk.report.notes.append(
             f"{path}: {error}; readers rebuild the index, and repair rewrites it"
         )
 
 
-def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> FsckReport:
+def repair(
+    path: Path | str,
+    *,
+    progress: Progress = lambda _done: None,
+    keys: SpoolKeys | Keyring | Path | str | None = None,
+) -> FsckReport:
     """Repair a damaged spool.
 
     The report lists every problem, to the message. Unreadable messages are recorded as lost. A
@@ -355,7 +406,9 @@ def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> Fsck
 
     Raises:
         SpoolLocked: A collector writes to the spool.
+        SpoolKeyError: The spool is encrypted, and a key is missing or wrong.
     """
+    found = SpoolKeys.of(keys)
     root = Path(path)
     if not (root / "segments").is_dir():
         raise SpoolMismatch(f"{root}: there is no spool here (no folder segments)", root)
@@ -363,8 +416,8 @@ def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> Fsck
         stack.callback(SpoolLock(root).release)
         report = FsckReport()
         try:
-            info = _restore_info(root, report)
-            walk = _SegmentWalker(root, info, report, collects_drafts=True)
+            info = _restore_info(root, report, found)
+            walk = _SegmentWalker(root, info, report, collects_drafts=True, keys=found)
             final = (0, 0)
             for number, end in _segment_extents(walk, beside=False):
                 final = _repair_segment(walk, number, end)
@@ -381,24 +434,26 @@ def repair(path: Path | str, *, progress: Progress = lambda _done: None) -> Fsck
 def _repair_segment(walk: _SegmentWalker, number: int, end: int) -> tuple[int, int]:
     """Repair a segment; return the number and the new end of the segment."""
     root = walk.root
-    with SegmentFile(segment_path(root, number), number, walk.info.spool_id) as file:
+    path, spool_id = segment_path(root, number), walk.info.spool_id
+    with SegmentFile(path, number, spool_id) as file:
         preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
     walk.walk_segment(number, end)
     if walk.changed:
         walk.rewrite(number, 0 if preamble is None else preamble.created_ns)
-        end = segment_path(root, number).stat().st_size
-    with SegmentFile(segment_path(root, number), number, walk.info.spool_id) as file:
+        end = path.stat().st_size
+    with SegmentFile(path, number, spool_id, walk.keys) as file:
         index = build_index_upto(file, end)
     last = number == list_segments(root)[-1]
     if last:
         index_path(root, number).unlink(missing_ok=True)
     else:
-        write_atomically(index_path(root, number), index.pack())
+        cipher = IndexCipher(walk.keys, path, spool_id, number) if index.is_encrypted else None
+        write_atomically(index_path(root, number), index.pack(cipher))
     walk.drafts = []
     return number, end
 
 
-def _restore_info(root: Path, report: FsckReport) -> SpoolInfo:
+def _restore_info(root: Path, report: FsckReport, keys: SpoolKeys | None) -> SpoolInfo:
     try:
         return SpoolInfo.read(root)
     except (FileNotFoundError, SpoolMismatch):
@@ -408,7 +463,7 @@ def _restore_info(root: Path, report: FsckReport) -> SpoolInfo:
         preamble = parse_preamble(data)
         if preamble is None:
             continue
-        with SegmentFile(segment_path(root, number), number, preamble.spool_id) as file:
+        with SegmentFile(segment_path(root, number), number, preamble.spool_id, keys) as file:
             state = build_index_upto(file, file.size_bytes).first_state
         if state is not None:
             info = SpoolInfo(

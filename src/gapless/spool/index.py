@@ -26,6 +26,8 @@ from gapless.spool.format import LOST, RUN, StateRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gapless.spool.encryption import IndexCipher
+
 FIRST, LAST, OFFSET, SIZE, ROWS, PAYLOAD, COLLECTED, KIND = range(8)
 ENTRY_WIDTH = 8
 """Entry of a record: first and last seqno, offset, size, messages and payload bytes of the stream
@@ -34,6 +36,7 @@ and with this record, collected_ns, kind."""
 
 _HEAD = Struct("<8sII")
 _MAGIC = b"\xf1GLIDX\x01\n"
+_ENCRYPTED_MAGIC = b"\xf1GLIDX\x02\n"
 
 
 class StreamIndex:
@@ -239,6 +242,12 @@ class SegmentIndex:
         self.first_state: StateRecord | None = None
         self.latest_state: StateRecord | None = None
         self.blob: tuple[int, int] | None = None
+        self.key_ids: list[int] = []
+        """The keys of the encrypted commits."""
+        self.is_encrypted = False
+        """Whether every record is encrypted, as the preamble or the first record says."""
+        self.has_plain = False
+        """Whether there are records without encryption, which count in a plain segment only."""
 
     def add_record(
         self,
@@ -266,13 +275,19 @@ class SegmentIndex:
             self.first_state = state
         self.latest_state = state
 
+    def add_key(self, key_id: int) -> None:
+        """Add the key of an encrypted commit."""
+        self.is_encrypted = True
+        if key_id not in self.key_ids:
+            self.key_ids.append(key_id)
+
     @property
     def collected_ns(self) -> int:
         """When the newest message of the segment was collected; 0 without messages."""
         return max((stream.collected_ns for stream in self.streams.values()), default=0)
 
-    def pack(self) -> bytes:
-        """Return the content of the index file."""
+    def pack(self, cipher: IndexCipher | None = None) -> bytes:
+        """Return the content of the index file; with ``cipher`` the head is encrypted."""
         entries = [
             (key, stream.packed_entries(), stream.summary()) for key, stream in self.streams.items()
         ]
@@ -281,7 +296,7 @@ class SegmentIndex:
         for key, data, summary in entries:
             listed.append([key, at, crc32(data), summary])
             at += len(data)
-        content = {
+        content: dict[str, Any] = {
             "segment": self.number,
             "end": self.end,
             "created_ns": self.created_ns,
@@ -294,20 +309,28 @@ class SegmentIndex:
             else self.latest_state._asdict(),
             "streams": listed,
         }
+        if self.is_encrypted:
+            content["keys"] = self.key_ids
         head = json.dumps(content, separators=(",", ":")).encode()
+        magic = _MAGIC
+        if cipher is not None:
+            magic, head = _ENCRYPTED_MAGIC, cipher.encrypt(head)
         return b"".join(
-            (_HEAD.pack(_MAGIC, crc32(head), len(head)), head, *(data for _, data, _ in entries))
+            (_HEAD.pack(magic, crc32(head), len(head)), head, *(data for _, data, _ in entries))
         )
 
     @classmethod
-    def load(cls, path: Path, number: int, again: Callable[[], SegmentIndex]) -> SegmentIndex:
+    def load(
+        cls, path: Path, number: int, again: Callable[[], SegmentIndex], cipher: IndexCipher
+    ) -> SegmentIndex:
         """Read an index file.
 
         The entries of streams are read on demand; ``again`` rebuilds the index from the segment if
-        the entries are bad.
+        the entries are bad. ``cipher`` decrypts the head of an encrypted segment.
 
         Raises:
             CorruptIndex: The file is bad.
+            SpoolKeyError: The head is encrypted, and the key is missing or wrong.
             OSError: The file is missing.
         """
         with path.open("rb") as file:
@@ -315,13 +338,18 @@ class SegmentIndex:
             if len(start) < _HEAD.size:
                 raise CorruptIndex(f"{path}: torn")
             magic, crc, size = _HEAD.unpack_from(start)
-            if magic != _MAGIC:
+            if magic not in {_MAGIC, _ENCRYPTED_MAGIC}:
                 raise CorruptIndex(f"{path}: not an index of this version")
             head = start[_HEAD.size : _HEAD.size + size]
             if len(head) < size:
                 head += file.read(size - len(head))
         if len(head) != size or crc32(head) != crc:
             raise CorruptIndex(f"{path}: torn")
+        if magic == _ENCRYPTED_MAGIC:
+            try:
+                head = cipher.decrypt(head)
+            except ValueError as error:
+                raise CorruptIndex(f"{path}: {error}") from None
         return cls._from_json(json.loads(head), path, _HEAD.size + size, number, again)
 
     @classmethod
@@ -343,11 +371,23 @@ class SegmentIndex:
         for state in (content["state"], content["latest"]):
             if state is not None:
                 index.add_state(StateRecord.unpack(json.dumps(state).encode()))
+        index.key_ids = content.get("keys", [])
+        index.is_encrypted = "keys" in content
+        index.has_plain = not index.is_encrypted and index.first_state is not None
         for key, at, crc, summary in content["streams"]:
             index.streams[key] = StreamIndex.lazy(
                 path, base + at, crc, summary, partial(_rebuild_stream, again, key)
             )
         return index
+
+
+def plain_content(data: bytes, cipher: IndexCipher) -> bytes:
+    """Return the content of an index file with its head in plain; ValueError if it is damaged."""
+    magic, _, size = _HEAD.unpack_from(data)
+    if magic != _ENCRYPTED_MAGIC:
+        return data
+    head = cipher.decrypt(data[_HEAD.size : _HEAD.size + size])
+    return _HEAD.pack(_MAGIC, crc32(head), len(head)) + head + data[_HEAD.size + size :]
 
 
 def _rebuild_stream(again: Callable[[], SegmentIndex], key: str) -> StreamIndex:

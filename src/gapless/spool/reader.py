@@ -13,12 +13,15 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gapless.identity import U64_MAX
 from gapless.spool import consumer_registry as registry
+from gapless.spool.encryption import SpoolKeys
 from gapless.spool.errors import (
     SpoolCorrupt,
     SpoolMismatch,
     damaged_record_error,
     from_os_error,
+    plain_record_error,
     segment_trimmed_error,
 )
 from gapless.spool.format import HEADER_BYTES, LOST, MESSAGE, parse_header
@@ -53,6 +56,8 @@ from gapless.spool.segment_scan import build_index_upto, find_tail, load_index
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from gapless.keys.keyring import Keyring
+
 MAX_REFRESH_ATTEMPTS = 10
 """Maximum number of attempts of a refresh beside a trimming writer."""
 CACHED_SEGMENTS = 8
@@ -72,10 +77,19 @@ class SpoolReader:
         path: The folder of the spool.
         all_commits: Whether to read all complete commits, also beyond the writer's report, for
             a spool whose writer will not return.
+        keys: The keyring of an encrypted spool, or its file. Without keys, reading an encrypted
+            spool raises SpoolKeyError.
     """
 
-    def __init__(self, path: Path | str, *, all_commits: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        all_commits: bool = False,
+        keys: SpoolKeys | Keyring | Path | str | None = None,
+    ) -> None:
         self.path = Path(path)
+        self.keys = SpoolKeys.of(keys)
         try:
             self.info = SpoolInfo.read(self.path)
         except FileNotFoundError:
@@ -94,6 +108,8 @@ class SpoolReader:
         self._names: dict[str, str] = {}
         self._missing: dict[int, list[Hole]] = {}
         self._loaded: set[int] = set()
+        self._encrypted_from = U64_MAX
+        """The first encrypted segment."""
 
     @property
     def group(self) -> str:
@@ -172,7 +188,7 @@ class SpoolReader:
             index = (
                 self._index_active(number, known, upto)
                 if active
-                else load_index(self.path, self.info, number)
+                else load_index(self.path, self.info, number, self.keys)
             )
         except FileNotFoundError:
             return False
@@ -181,13 +197,22 @@ class SpoolReader:
         if not active:
             self._sealed.add(number)
         self._segments[number] = index
+        self._check_encrypted(number, index)
         self._add_segment(number, index)
         return True
+
+    def _check_encrypted(self, number: int, index: SegmentIndex) -> None:
+        """Raise SpoolCorrupt for a segment in plain behind an encrypted one."""
+        if index.is_encrypted:
+            self._encrypted_from = min(self._encrypted_from, number)
+        elif index.has_plain and self._encrypted_from < number:
+            raise plain_record_error(segment_path(self.path, number), self._encrypted_from)
 
     def _index_active(
         self, number: int, known: SegmentIndex | None, upto: int | None
     ) -> SegmentIndex:
-        with SegmentFile(segment_path(self.path, number), number, self.info.spool_id) as file:
+        path = segment_path(self.path, number)
+        with SegmentFile(path, number, self.info.spool_id, self.keys) as file:
             size_bytes = file.size_bytes
             if upto is None:
                 upto = find_tail(file).end
@@ -447,6 +472,8 @@ class SpoolReader:
             header = parse_header(data, 0, offset, file.seed)
             if header is None:
                 raise damaged_record_error(file.path, offset)
+            if header.is_encrypted:
+                return decode_lengths(file.read_body(header)[: header.table_bytes])
             return decode_lengths(file.read(offset + HEADER_BYTES, header.table_bytes))
 
     # Reading
@@ -538,7 +565,7 @@ class SpoolReader:
             stream.column(which) for which in (LAST, OFFSET, SIZE, PAYLOAD)
         )
         at, final = stream.find_record(lo + 1), min(stream.find_record(hi), len(last) - 1)
-        name = self._names.get(key, "")
+        name, encrypted = self._names.get(key, ""), self._segments[number].is_encrypted
         while at <= final:
             stop = final
             if target_bytes is not None:
@@ -549,7 +576,8 @@ class SpoolReader:
             if rows:
                 span_bytes = offset[stop] + size[stop] - offset[at]
                 amount = stream.payload_upto(upto) - stream.payload_upto(lo)
-                yield Slice(key, lo, upto, number, offset[at], span_bytes, rows, amount, name)
+                place = (number, offset[at], span_bytes)
+                yield Slice(key, lo, upto, *place, rows, amount, name, encrypted)
             lo, at = upto, stop + 1
 
     def records(self, slices: Slice | Sequence[Slice]) -> Iterator[Record]:
@@ -571,7 +599,7 @@ class SpoolReader:
     def _open(self, number: int) -> SegmentFile:
         path = segment_path(self.path, number)
         try:
-            return SegmentFile(path, number, self.info.spool_id)
+            return SegmentFile(path, number, self.info.spool_id, self.keys)
         except OSError as error:
             if error.errno == errno.ENOENT and self.path.is_dir():
                 raise segment_trimmed_error(path) from error

@@ -11,6 +11,7 @@ from zlib import crc32
 from gapless.run import LENGTH_BYTES
 from gapless.spool.errors import SpoolCorrupt, damaged_record_error
 from gapless.spool.format import (
+    ENCRYPTED,
     HEADER,
     HEADER_BYTES,
     LOST,
@@ -35,7 +36,7 @@ class Slice(NamedTuple):
 
     ``offset`` and ``size_bytes`` span the records, with records of other streams between them.
     ``rows`` is the number of messages, ``payload_bytes`` the size of the messages (in proportion
-    for a cut run).
+    for a cut run). With ``encrypted`` a record in plain is damage.
     """
 
     stream: str
@@ -47,6 +48,7 @@ class Slice(NamedTuple):
     rows: int
     payload_bytes: int
     name: str = ""
+    encrypted: bool = False
 
 
 class Record(NamedTuple):
@@ -147,7 +149,7 @@ def _scan_records(
         window, base = memoryview(block.data), block.base
         for header in block.headers:
             fields = unpack(header)
-            body_crc, kind, flags, _, rows, table_bytes, payload_bytes, at, _ = fields[:9]
+            body_crc, kind, flags, marks, rows, table_bytes, payload_bytes, at, _ = fields[:9]
             node, incarnation, first, last, view, sent_ns, collected_ns = fields[9:]
             parts = wanted.get((node, incarnation))
             if parts is None or not 0 < kind <= LOST:
@@ -162,7 +164,9 @@ def _scan_records(
                 and last <= part.slice.hi
             ):
                 # The usual case: the whole next record of a stream that is read once.
-                if crc32(body) != body_crc:
+                if marks & ENCRYPTED:
+                    body = memoryview(file.decrypt(header, body))
+                elif part.slice.encrypted or crc32(body) != body_crc:
                     raise damaged_record_error(file.path, at)
                 part.read_upto = last
                 source = (kind, part.slice.stream, part.origin, part.slice.name, first, last)
@@ -182,7 +186,9 @@ def _records_in_slices(
             continue
         if header.first > after + 1:
             raise _missing_error(file, part.slice, after + 1, header.first - 1)
-        if not checked and crc32(body) != header.body_crc:
+        if not checked and header.is_encrypted:
+            body = memoryview(file.decrypt(HEADER.pack(*header), body))
+        elif not checked and (part.slice.encrypted or crc32(body) != header.body_crc):
             raise damaged_record_error(file.path, header.offset)
         checked = True
         part.read_upto = min(header.last, hi)

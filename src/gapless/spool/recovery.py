@@ -35,7 +35,7 @@ class RecoveryResult(NamedTuple):
 
 def recover(store: SegmentStore) -> RecoveryResult:
     """Make the store ready to append."""
-    root, info = store.root, store.info
+    root, info, keys = store.root, store.info, store.keys
     hint = CommittedOffset.read(root)
     numbers = list_segments(root)
     findings: list[str] = []
@@ -45,7 +45,7 @@ def recover(store: SegmentStore) -> RecoveryResult:
         number = segment = numbers.pop()
         path = segment_path(root, number)
         proven = hint.offset if hint is not None and hint.segment == number else 0
-        with SegmentFile(path, number, info.spool_id) as file:
+        with SegmentFile(path, number, info.spool_id, keys) as file:
             preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
             tail = find_tail(file, proven)
             if tail.end <= PREAMBLE_BYTES and not tail.damage:
@@ -76,7 +76,7 @@ def recover(store: SegmentStore) -> RecoveryResult:
             f"committed messages"
         )
     for number in numbers:
-        store.sealed[number] = load_index(root, info, number)
+        store.sealed[number] = load_index(root, info, number, keys)
     store.sealed = dict(sorted(store.sealed.items()))
     if store.active is None and store.sealed:
         final = store.sealed[max(store.sealed)]

@@ -14,12 +14,23 @@ from zlib import crc32
 
 from gapless.identity import Address
 from gapless.output.private_files import open_private
-from gapless.spool.errors import SpoolMismatch, SpoolVersion, from_os_error
+from gapless.spool.encryption import RecordCipher, SpoolKeys, WrongBodyError, missing_key_error
+from gapless.spool.errors import (
+    SpoolCorrupt,
+    SpoolMismatch,
+    SpoolVersion,
+    damaged_record_error,
+    from_os_error,
+)
 from gapless.spool.format import (
     BLOB,
+    ENCRYPTED,
+    ENCRYPTED_FORMAT,
     FORMAT,
     HEADER,
     HEADER_BYTES,
+    KEY,
+    KEY_RECORD_BYTES,
     KINDS,
     LOST,
     MAGIC,
@@ -27,6 +38,8 @@ from gapless.spool.format import (
     OPTIONAL_KIND,
     PREAMBLE_BYTES,
     STATE,
+    TAG_BYTES,
+    KeyTable,
     RecordHeader,
     StateRecord,
     checksum_seed,
@@ -43,6 +56,8 @@ SEGMENT_NAME = re.compile(r"(\d{20})\.run")
 """The pattern of the file name of a segment."""
 _COMMITTED = Struct("<8sQQI")
 _COMMITTED_MAGIC = b"\xf1GLCMT\x01\n"
+_PLACES = Struct("<24xQQ")
+"""The offset of a record and of its commit, in a packed header."""
 SMALL_RECORD_BYTES = 8 * 1024
 """Records below this size (on average) are read with their bodies when an index is made."""
 WINDOW_BYTES = 256 * 1024
@@ -227,13 +242,16 @@ class SegmentBlock(NamedTuple):
 
 @dataclass
 class SegmentFile:
-    """A segment, open for reading."""
+    """A segment, open for reading; ``keys`` decrypt the records of an encrypted commit."""
 
     path: Path
     number: int
     spool_id: bytes
+    keys: SpoolKeys | None = None
     descriptor: int = field(init=False)
     seed: int = field(init=False)
+    _commit: tuple[int, RecordCipher] | None = field(init=False, default=None)
+    """Offset and cipher of the last encrypted commit: records of a commit follow each other."""
 
     def __post_init__(self) -> None:
         self.seed = checksum_seed(self.spool_id, self.number)
@@ -262,6 +280,51 @@ class SegmentFile:
         except OSError as error:
             raise from_os_error(error, self.path, f"reading at {offset}") from error
         return data
+
+    def read_body(self, header: RecordHeader) -> bytes:
+        """Return table and payload of a record; ``table_bytes`` says where the payload begins.
+
+        Raises:
+            SpoolCorrupt: The record is damaged.
+            SpoolKeyError: The record is encrypted, and the key is missing or wrong.
+        """
+        body = self.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
+        if crc32(body) != header.body_crc:
+            raise damaged_record_error(self.path, header.offset)
+        return self.decrypt(HEADER.pack(*header), body) if header.is_encrypted else body
+
+    def decrypt(self, packed: bytes, body: bytes | memoryview) -> bytes:
+        """Return table and payload of an encrypted record.
+
+        Args:
+            packed: The header, without magic number and checksum.
+            body: Table and payload as in the file.
+
+        Raises:
+            SpoolCorrupt: The record is damaged.
+            SpoolKeyError: The key is missing or wrong.
+        """
+        offset, start = _PLACES.unpack_from(packed)
+        if self._commit is None or self._commit[0] != start:
+            self._commit = (start, self._commit_cipher(start, offset))
+        try:
+            return self._commit[1].decrypt(packed, body)
+        except WrongBodyError:
+            reason = "the tag does not match: the bytes were changed, or moved from another place"
+            raise damaged_record_error(self.path, offset, reason) from None
+
+    def _commit_cipher(self, start: int, offset: int) -> RecordCipher:
+        """Return the cipher of the commit at ``start``, for the record at ``offset``."""
+        data = self.read(start, KEY_RECORD_BYTES)
+        header = parse_header(data, 0, start, self.seed)
+        table = data[HEADER_BYTES:]
+        if header is None or header.kind != KEY or crc32(table) != header.body_crc:
+            reason = f"the KEY record of its commit, at {start}, is damaged"
+            raise damaged_record_error(self.path, offset, reason)
+        key = KeyTable.unpack(table)
+        if self.keys is None:
+            raise missing_key_error(self.path, start, key.key_id, None)
+        return self.keys.cipher_of(key, self.path, start, self.spool_id, self.number)
 
     def headers(self, start: int, end: int) -> Iterator[RecordHeader]:
         """Walk from header to header up to ``end``, or to the first bad or incomplete record."""
@@ -324,10 +387,11 @@ class SegmentFile:
         preamble = parse_preamble(self.read(0, PREAMBLE_BYTES))
         if preamble is not None:
             index.created_ns = preamble.created_ns
-            if preamble.format > FORMAT:
+            index.is_encrypted = preamble.format >= ENCRYPTED_FORMAT
+            if preamble.format > ENCRYPTED_FORMAT:
                 raise SpoolVersion(
                     f"{self.path}: the segment has format {preamble.format}, this Gapless reads "
-                    f"up to {FORMAT}; install a newer Gapless",
+                    f"up to {ENCRYPTED_FORMAT}; install a newer Gapless",
                     self.path,
                 )
         return index
@@ -336,9 +400,21 @@ class SegmentFile:
         """Extend an index from its end up to ``end`` or to the first bad header."""
         keys: dict[tuple[int, int], str] = {}
         for fields in self._header_fields(index.end, end):
-            _, kind, _, _, rows, table_bytes, payload_bytes, offset, _ = fields[:9]
+            _, kind, _, marks, rows, table_bytes, payload_bytes, offset, _ = fields[:9]
             node, incarnation, first, last, _, _, collected_ns = fields[9:]
             size_bytes = HEADER_BYTES + table_bytes + payload_bytes
+            if marks & ENCRYPTED:
+                index.is_encrypted = True
+                payload_bytes = max(payload_bytes - TAG_BYTES, 0)
+                forged = kind == LOST and not self._decrypts(fields)
+            else:
+                index.has_plain = index.has_plain or 0 < kind < KEY
+                forged = index.is_encrypted and 0 < kind < KEY
+            if forged:
+                # What is not of the collector is no record: its seqnos are missing.
+                index.unreadable.append((offset, size_bytes))
+                index.end = offset + size_bytes
+                continue
             if 0 < kind <= LOST:
                 key = keys.get((node, incarnation))
                 if key is None:
@@ -348,6 +424,13 @@ class SegmentFile:
             else:
                 self.index_control_record(index, RecordHeader._make(fields))
             index.end = offset + size_bytes
+
+    def _decrypts(self, fields: tuple[Any, ...]) -> bool:
+        try:
+            self.read_body(RecordHeader._make(fields))
+        except SpoolCorrupt:
+            return False
+        return True
 
     def index_control_record(self, index: SegmentIndex, header: RecordHeader) -> None:
         """Add a record without messages to an index."""
@@ -359,13 +442,17 @@ class SegmentFile:
                 f"install a newer Gapless",
                 self.path,
             )
-        body = self.read(header.offset + HEADER_BYTES, header.size_bytes - HEADER_BYTES)
-        if crc32(body) != header.body_crc:
+        try:
+            body = self.read_body(header)
+            table = body[: header.table_bytes]
+            if header.kind == KEY:
+                index.add_key(KeyTable.unpack(table).key_id)
+        except (SpoolCorrupt, ValueError):
             return
-        table = body[: header.table_bytes]
         if header.kind == NAME:
             index.names[str(header.origin)] = table.decode(errors="replace")
         elif header.kind == STATE:
             index.add_state(StateRecord.unpack(table))
         if header.kind in (STATE, BLOB):
-            index.blob = (header.offset + HEADER_BYTES + header.table_bytes, header.payload_bytes)
+            at = header.offset + HEADER_BYTES + header.table_bytes
+            index.blob = (at, len(body) - header.table_bytes)

@@ -16,10 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from gapless.spool.errors import SpoolError, SpoolVersion, segment_trimmed_error
+from gapless.spool.encryption import IndexCipher, SpoolKeys
+from gapless.spool.errors import (
+    SpoolCorrupt,
+    SpoolError,
+    SpoolKeyError,
+    SpoolVersion,
+    segment_trimmed_error,
+)
 from gapless.spool.format import (
     COMMIT_END,
+    ENCRYPTED_FORMAT,
     HEADER_BYTES,
+    KEY,
     KINDS,
     OPTIONAL_KIND,
     PREAMBLE_BYTES,
@@ -56,13 +65,25 @@ class DamagedRange(NamedTuple):
 def verify_records(
     file: SegmentFile, start: int, end: int
 ) -> Iterator[RecordHeader | DamagedRange]:
-    """Check every record from ``start`` to ``end``, headers and bodies, and skip over damage."""
+    """Check every record from ``start`` to ``end``, headers and bodies, and skip over damage.
+
+    In an encrypted segment a record in plain is damage: its streams and seqnos are not believed.
+    """
+    preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
+    encrypted = preamble is not None and preamble.format >= ENCRYPTED_FORMAT
     for block in file.blocks(start, end, SEARCH_BYTES):
         window = memoryview(block.data)
         for packed in block.headers:
             header = unpack_header(packed)
             at = header.offset - block.base
-            if crc32(window[at + HEADER_BYTES : at + header.size_bytes]) == header.body_crc:
+            body = window[at + HEADER_BYTES : at + header.size_bytes]
+            encrypted = encrypted or header.is_encrypted or header.kind == KEY
+            if encrypted and not header.is_encrypted and 0 < header.kind < KEY:
+                yield DamagedRange(header.offset, header.size_bytes)
+                continue
+            if crc32(body) == header.body_crc and (
+                not header.is_encrypted or _decrypts(file, packed, body)
+            ):
                 yield header
             else:
                 yield DamagedRange(header.offset, header.size_bytes, header)
@@ -70,6 +91,14 @@ def verify_records(
             # A good header here means that the record is cut off: its streams and seqnos are known.
             cut = parse_header(block.data, block.end - block.base, block.end, file.seed)
             yield DamagedRange(block.end, block.damage_bytes, cut)
+
+
+def _decrypts(file: SegmentFile, packed: bytes, body: memoryview) -> bool:
+    try:
+        file.decrypt(packed, body)
+    except SpoolCorrupt:
+        return False
+    return True
 
 
 class SegmentTail(NamedTuple):
@@ -118,28 +147,43 @@ def build_index_upto(file: SegmentFile, end: int) -> SegmentIndex:
     return index
 
 
-def load_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
+def load_index(root: Path, info: SpoolInfo, number: int, keys: SpoolKeys | None) -> SegmentIndex:
     """Return the index of a sealed segment, from the index file or rebuilt."""
+    path = index_path(root, number)
     try:
-        return SegmentIndex.load(
-            index_path(root, number), number, partial(rebuild_index, root, info, number)
+        index = SegmentIndex.load(
+            path,
+            number,
+            partial(rebuild_index, root, info, number, keys),
+            IndexCipher(keys, path, info.spool_id, number),
         )
-    except (OSError, CorruptIndex):
-        return build_index(root, info, number)
+    except (OSError, CorruptIndex, SpoolKeyError):
+        # The segment has all that is in its index; the error of a missing key then names it.
+        return build_index(root, info, number, keys)
+    if keys is not None and not index.is_encrypted and _is_encrypted(root, info, number):
+        # Only the writer of the segment can make its index; this one is of somebody else.
+        return build_index(root, info, number, keys)
+    return index
 
 
-def rebuild_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
+def _is_encrypted(root: Path, info: SpoolInfo, number: int) -> bool:
+    with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
+        preamble = parse_preamble(file.read(0, PREAMBLE_BYTES))
+    return preamble is not None and preamble.format >= ENCRYPTED_FORMAT
+
+
+def rebuild_index(root: Path, info: SpoolInfo, number: int, keys: SpoolKeys | None) -> SegmentIndex:
     """Rebuild an index with a bad file; the segment may be trimmed meanwhile."""
     try:
-        return build_index(root, info, number)
+        return build_index(root, info, number, keys)
     except FileNotFoundError as error:
         raise segment_trimmed_error(segment_path(root, number)) from error
 
 
-def build_index(root: Path, info: SpoolInfo, number: int) -> SegmentIndex:
+def build_index(root: Path, info: SpoolInfo, number: int, keys: SpoolKeys | None) -> SegmentIndex:
     """Build the index of a sealed segment from the headers; the next segment names the end."""
-    state = next_segment_state(root, info, number)
-    with SegmentFile(segment_path(root, number), number, info.spool_id) as file:
+    state = next_segment_state(root, info, number, keys)
+    with SegmentFile(segment_path(root, number), number, info.spool_id, keys) as file:
         return build_index_upto(file, sealed_end(file, state))
 
 
@@ -158,18 +202,30 @@ def sealed_end(file: SegmentFile, after: StateRecord | None) -> int:
     return min(file.size_bytes, after.previous[1])
 
 
-def next_segment_state(root: Path, info: SpoolInfo, number: int) -> StateRecord | None:
-    """Return the first STATE of the segment after ``number``, or None."""
+def next_segment_state(
+    root: Path, info: SpoolInfo, number: int, keys: SpoolKeys | None
+) -> StateRecord | None:
+    """Return the first STATE of the segment after ``number``, or None.
+
+    Raises:
+        SpoolKeyError: The segment is encrypted, and the key is missing or wrong.
+    """
     later = [each for each in list_segments(root) if each > number]
     if not later:
         return None
     try:
-        with SegmentFile(segment_path(root, later[0]), later[0], info.spool_id) as file:
+        with SegmentFile(segment_path(root, later[0]), later[0], info.spool_id, keys) as file:
             index = SegmentIndex(later[0], PREAMBLE_BYTES)
             for header in file.headers(PREAMBLE_BYTES, file.size_bytes):
+                if header.kind == KEY:
+                    continue
+                if not header.is_encrypted and _is_encrypted(root, info, number):
+                    break  # not of the writer of this segment: its end is not what this says
                 if header.kind == STATE:
                     file.index_control_record(index, header)
                 break
             return index.first_state
+    except SpoolKeyError:
+        raise
     except (OSError, SpoolError, ValueError):
         return None

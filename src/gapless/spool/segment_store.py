@@ -23,9 +23,14 @@ from gapless.output.private_files import (
     open_private,
     unsafe_folder,
 )
+from gapless.spool.encryption import IndexCipher, SpoolKeys, encrypt_records
 from gapless.spool.errors import SpoolGone, SpoolMismatch, from_os_error
 from gapless.spool.format import (
+    ENCRYPTED_FORMAT,
+    FORMAT,
+    KEY_RECORD_BYTES,
     PREAMBLE_BYTES,
+    TAG_BYTES,
     RecordDraft,
     checksum_seed,
     encode_records,
@@ -72,12 +77,20 @@ class ActiveSegment:
 
 
 class SegmentStore:
-    """The files of a spool, for the writer."""
+    """The files of a spool, for the writer; with ``keys`` every commit is encrypted.
 
-    def __init__(self, root: Path, info: SpoolInfo, *, sync: bool) -> None:
+    An encrypted commit is larger: ``tag_bytes`` for each record, and ``key_record_bytes``.
+    """
+
+    def __init__(
+        self, root: Path, info: SpoolInfo, *, sync: bool, keys: SpoolKeys | None = None
+    ) -> None:
         self.root = root
         self.info = info
         self.sync = sync
+        self.keys = keys
+        self.tag_bytes = TAG_BYTES if keys else 0
+        self.key_record_bytes = KEY_RECORD_BYTES if keys else 0
         self.active: ActiveSegment | None = None
         self.sealed: dict[int, SegmentIndex] = {}
         self.previous = (0, 0)
@@ -151,9 +164,10 @@ class SegmentStore:
         number = self.next_number
         path = segment_path(self.root, number)
         seed = checksum_seed(self.info.spool_id, number)
-        pieces, offsets = encode_records(drafts, PREAMBLE_BYTES, seed)
-        end = offsets[-1] + drafts[-1].size_bytes
-        preamble = pack_preamble(self.info.spool_id, number, created_ns)
+        pieces, offsets, key_id = self._encode(drafts, number, PREAMBLE_BYTES, seed)
+        end = offsets[-1] + drafts[-1].size_bytes + self.tag_bytes
+        version = FORMAT if key_id is None else ENCRYPTED_FORMAT
+        preamble = pack_preamble(self.info.spool_id, number, created_ns, version=version)
         descriptor = -1
         try:
             descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
@@ -171,6 +185,7 @@ class SegmentStore:
         self.next_number += 1
         index = SegmentIndex(number, end)
         index.created_ns = created_ns
+        _note_key(index, key_id)
         self.active = ActiveSegment(path, descriptor, index, seed)
         return offsets
 
@@ -179,8 +194,8 @@ class SegmentStore:
         active = self.active
         assert active is not None
         start = active.index.end
-        pieces, offsets = encode_records(drafts, start, active.seed)
-        end = offsets[-1] + drafts[-1].size_bytes
+        pieces, offsets, key_id = self._encode(drafts, active.number, start, active.seed)
+        end = offsets[-1] + drafts[-1].size_bytes + self.tag_bytes
         try:
             write_all(active.descriptor, pieces, end - start)
         except OSError as error:
@@ -194,7 +209,19 @@ class SegmentStore:
                 self._abandon_active(lost=False)
                 raise from_os_error(error, active.path, "making it durable (fdatasync)") from error
         active.index.end = end
+        _note_key(active.index, key_id)
         return offsets
+
+    def _encode(
+        self, drafts: Sequence[RecordDraft], number: int, offset: int, seed: int
+    ) -> tuple[list[bytes], list[int], int | None]:
+        """Return the buffers of a commit, the offset of each draft, and the id of the key."""
+        if self.keys is None:
+            return *encode_records(drafts, offset, seed), None
+        # A new cipher for every attempt: a failed commit leaves bytes behind, at the same offsets.
+        self.keys.follow()
+        cipher = self.keys.new_cipher(self.info.spool_id, number)
+        return *encrypt_records(drafts, offset, seed, cipher), cipher.table.key_id
 
     def _truncate(self, active: ActiveSegment, end: int) -> None:
         try:
@@ -229,10 +256,12 @@ class SegmentStore:
         self.sealed[index.number] = index
         self.previous = (index.number, index.end)
         path = index_path(self.root, index.number)
-        again = partial(rebuild_index, self.root, self.info, index.number)
+        again = partial(rebuild_index, self.root, self.info, index.number, self.keys)
+        cipher = IndexCipher(self.keys, path, self.info.spool_id, index.number)
         with contextlib.suppress(OSError, CorruptIndex):
-            write_atomically(path, index.pack(), sync=self.sync)
-            self.sealed[index.number] = SegmentIndex.load(path, index.number, again)
+            data = index.pack(cipher if index.is_encrypted else None)
+            write_atomically(path, data, sync=self.sync)
+            self.sealed[index.number] = SegmentIndex.load(path, index.number, again, cipher)
 
     def delete(self, number: int) -> int:
         """Delete a sealed segment; return the number of freed bytes."""
@@ -276,6 +305,13 @@ class SegmentStore:
             if descriptor >= 0:
                 os.close(descriptor)
         self._committed_fd, self.active = -1, None
+
+
+def _note_key(index: SegmentIndex, key_id: int | None) -> None:
+    if key_id is None:
+        index.has_plain = True
+    else:
+        index.add_key(key_id)
 
 
 def write_all(descriptor: int, buffers: list[bytes], size_bytes: int) -> None:

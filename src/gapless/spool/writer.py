@@ -16,7 +16,6 @@ because it has all marks.
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +25,7 @@ from gapless.identity import Address
 from gapless.protocol.ready import GROUP, Delivery
 from gapless.run import Run
 from gapless.spool.consumer_registry import read_consumers
+from gapless.spool.encryption import SpoolKeys
 from gapless.spool.errors import SpoolFull, SpoolGap, SpoolMismatch, from_os_error
 from gapless.spool.format import (
     BLOB,
@@ -33,6 +33,7 @@ from gapless.spool.format import (
     LOST,
     MESSAGE,
     NAME,
+    PREAMBLE_BYTES,
     RUN,
     STATE,
     RecordDraft,
@@ -53,7 +54,7 @@ from gapless.spool.retention import (
     rows_after,
     unread_rows,
 )
-from gapless.spool.segment_file import SpoolInfo, segment_path
+from gapless.spool.segment_file import SegmentFile, SpoolInfo, segment_path
 from gapless.spool.segment_store import (
     SegmentStore,
     check_safe,
@@ -63,6 +64,8 @@ from gapless.spool.segment_store import (
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from gapless.keys.keyring import Keyring
 
 __all__ = ["SpoolUsage", "SpoolWriter", "TrimResult"]
 
@@ -105,7 +108,14 @@ class SpoolWriter:
     """
 
     def __init__(
-        self, root: Path, info: SpoolInfo, limits: SpoolLimits, lock: SpoolLock, *, sync: bool
+        self,
+        root: Path,
+        info: SpoolInfo,
+        limits: SpoolLimits,
+        lock: SpoolLock,
+        *,
+        sync: bool,
+        keys: SpoolKeys | None = None,
     ) -> None:
         self.path = root
         self.info = info
@@ -116,7 +126,8 @@ class SpoolWriter:
         self.pending_bytes = self.pending_messages = 0
         self.committed_messages = self.committed_bytes = 0
         self._lock = lock
-        self._store = SegmentStore(root, info, sync=sync)
+        self._store = SegmentStore(root, info, sync=sync, keys=keys)
+        self._record_overhead_bytes = HEADER_BYTES + self._store.tag_bytes
         self._streams: dict[Address, WriterStream] = {}
         self._pending: list[RecordDraft] = []
         self._blob = b""
@@ -139,6 +150,7 @@ class SpoolWriter:
         create: bool = True,
         name: str = "",
         node: int | None = None,
+        keys: SpoolKeys | Keyring | Path | str | None = None,
     ) -> Self:
         """Lock the spool at ``path``, repair the remains of a crash, and get ready to append.
 
@@ -151,12 +163,19 @@ class SpoolWriter:
             create: Whether to create a missing spool.
             name: The durable name of the collector of a new spool.
             node: The node id of the collector of a new spool; drawn if None.
+            keys: The keyring, or its file, whose sealing key encrypts all commits from now on; an
+                encrypted spool cannot be continued without keys.
 
         Raises:
             SpoolLocked: Another process writes to the spool.
             SpoolMismatch: The spool belongs to another group or collector.
+            SpoolKeyError: The spool is encrypted, and a key is missing or wrong.
+            ConfigError: The sealing key does not encrypt, or this Python lacks its cipher.
         """
         root = Path(path)
+        found = SpoolKeys.of(keys)
+        if found is not None:
+            found.sealing()
         if create:
             create_directories(root)
         elif not root.is_dir():
@@ -165,7 +184,7 @@ class SpoolWriter:
         lock = SpoolLock(root)
         try:
             info = read_or_create_info(root, group, name, node, create=create)
-            spool = cls(root, info, limits or SpoolLimits(), lock, sync=sync)
+            spool = cls(root, info, limits or SpoolLimits(), lock, sync=sync, keys=found)
             spool._recover()
         except BaseException:
             lock.release()
@@ -234,7 +253,7 @@ class SpoolWriter:
         if name:
             stream.name = name
         self._pending.append(draft)
-        self.pending_bytes += HEADER_BYTES + len(draft[5]) + len(draft[6])
+        self.pending_bytes += self._record_overhead_bytes + len(draft[5]) + len(draft[6])
         self.pending_messages += draft[4]
 
     def last_appended(self, origin: Address) -> int | None:
@@ -275,7 +294,7 @@ class SpoolWriter:
         stream.seen_ns = self._now(collected_ns)
         drafts = make_lost_drafts(origin, first, last, stream.seen_ns)
         self._pending += [draft._replace(rows=0) for draft in drafts] if repeated else drafts
-        self.pending_bytes += HEADER_BYTES * len(drafts)
+        self.pending_bytes += self._record_overhead_bytes * len(drafts)
 
     # Committing
 
@@ -382,7 +401,7 @@ class SpoolWriter:
         active = self._store.active
         assert active is not None
         index = active.index
-        streams, marks = self._streams, self.marks
+        streams, marks, tag_bytes = self._streams, self.marks, self._store.tag_bytes
         for draft, offset in zip(drafts, offsets, strict=True):
             kind, origin, first, last, count, table, payload, _, _, _, collected_ns = draft
             if kind <= LOST:
@@ -394,7 +413,8 @@ class SpoolWriter:
                 else:
                     self.committed_messages += count
                     self.committed_bytes += len(payload)
-                place = (offset, HEADER_BYTES + len(table) + len(payload), collected_ns)
+                size_bytes = HEADER_BYTES + len(table) + len(payload) + tag_bytes
+                place = (offset, size_bytes, collected_ns)
                 index.add_record(kind, stream.key, first, last, count, len(payload), place)
             elif kind == NAME:
                 index.names[str(origin)] = table.decode()
@@ -460,9 +480,8 @@ class SpoolWriter:
         if (
             over_bytes > -limits.max_bytes // 16
         ):  # near the limit what a commit has beside its records counts too
-            over_bytes += self._state_draft(self._blob).size_bytes + HEADER_BYTES * len(
-                self._streams
-            )
+            over_bytes += self._state_draft(self._blob).size_bytes + self._store.key_record_bytes
+            over_bytes += self._record_overhead_bytes * (1 + len(self._streams)) - HEADER_BYTES
         if over_bytes <= 0:
             return
         need = consumer_positions(read_consumers(self.path))
@@ -643,6 +662,10 @@ class SpoolWriter:
             if index.number >= base:
                 self._restore_streams(index)
         self._delete_dropped()
+        active = self._store.active
+        if active is not None and self._store.keys and not active.index.is_encrypted:
+            # Within a segment either all commits are encrypted or none.
+            self._store.seal()
         if self._store.active is None and self._store.sealed:
             self._begin_segment([])
         self._store.publish_committed()
@@ -677,8 +700,15 @@ class SpoolWriter:
             return b""
         path = segment_path(self.path, index.number)
         try:
-            with path.open("rb") as file:
-                return os.pread(file.fileno(), index.blob[1], index.blob[0])
+            with SegmentFile(path, index.number, self.info.spool_id, self._store.keys) as file:
+                if not index.is_encrypted:
+                    return file.read(index.blob[0], index.blob[1])
+                held = [
+                    header
+                    for header in file.headers(PREAMBLE_BYTES, index.end)
+                    if header.kind in {STATE, BLOB}
+                ]
+                return file.read_body(held[-1])[held[-1].table_bytes :]
         except OSError as error:
             raise from_os_error(error, path, "reading what the collector keeps") from error
 

@@ -43,7 +43,7 @@ class GaplessBatchReader(DataSourceReader):
 
     def partitions(self) -> list[partition_reader.GaplessInputPartition]:
         """Return the partitions of the read."""
-        replicas = ReplicaSet(self.options.spools)
+        replicas = ReplicaSet(self.options.spools, self.options.spool_keys)
         replicas.refresh()
         if not replicas.group:
             path = self.options.spools[0]

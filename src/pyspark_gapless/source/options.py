@@ -53,6 +53,7 @@ KNOWN_OPTIONS: Final = {
         "payload_schema",
         "payload_format",
         "payload_prefix",
+        "spoolKeys",
     )
 }
 """The documented spelling of each option, by the lower-case form that Spark passes."""
@@ -103,6 +104,7 @@ class SourceOptions:
     payload_schema: str = ""
     payload_format: str = ""
     payload_prefix: str = ""
+    spool_keys: str = ""
     collector: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -148,6 +150,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
         columns=_read(rest, "columns", _names, ()),
         origins=_read(rest, "origins", _names, ()),
         pushdown=_read(rest, "pushdown", _flag, False),
+        spool_keys=_read(rest, "spoolkeys", _local, ""),
         release=_read(rest, "release", _one_of(RELEASE_MODES), "sync"),
         collector=collector,
         **_payload(rest),

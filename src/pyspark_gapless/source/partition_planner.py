@@ -23,7 +23,10 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 
 
 class SegmentRange(NamedTuple):
-    """The bytes ``begin .. end`` of a segment of a replica, and the wanted seqnos in the bytes."""
+    """The bytes ``begin .. end`` of a segment of a replica, and the wanted seqnos in the bytes.
+
+    With ``encrypted`` a record in plain is damage.
+    """
 
     replica: int
     segment: int
@@ -32,6 +35,7 @@ class SegmentRange(NamedTuple):
     rows: int
     payload_bytes: int
     ranges: SeqnoRanges
+    encrypted: bool = False
 
 
 class _StreamSlice(NamedTuple):
@@ -65,8 +69,7 @@ def segment_ranges(
     )
     cuts = [begin, *_cut_points(parts, begin, end, per_stretch), end]
     found = [
-        _range_between(replica, index.number, parts, ranges, low, high)
-        for low, high in pairwise(cuts)
+        _range_between(replica, index, parts, ranges, low, high) for low, high in pairwise(cuts)
     ]
     return [stretch for stretch in found if stretch.ranges]
 
@@ -105,7 +108,7 @@ def _cut_points(parts: Sequence[_StreamSlice], begin: int, end: int, per_stretch
 
 def _range_between(
     replica: int,
-    number: int,
+    index: SegmentIndex,
     parts: Sequence[_StreamSlice],
     ranges: SeqnoRanges,
     begin: int,
@@ -127,7 +130,8 @@ def _range_between(
         cut = part._replace(head=head, tail=tail)
         rows += cut.total(ROWS)
         payload_bytes += cut.total(PAYLOAD)
-    return SegmentRange(replica, number, begin, end, rows, payload_bytes, inside)
+    place = (replica, index.number, begin, end)
+    return SegmentRange(*place, rows, payload_bytes, inside, index.is_encrypted)
 
 
 def partition_count(rows: int, payload_bytes: int, least: int, most: int) -> int:

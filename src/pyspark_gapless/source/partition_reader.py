@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from gapless.errors import GaplessError
 from gapless.logger import logger_of
-from gapless.spool import SpoolError, SpoolTrimmed, parse_stream_key
+from gapless.spool import SpoolError, SpoolKeys, SpoolTrimmed, parse_stream_key
 from gapless.spool.columnar import RecordChunk, SeqnoSets, scan, without_seqnos
 from pyspark_gapless.source.arrow_batches import BatchBuilder, BatchLayout, StreamInfo
 from pyspark_gapless.source.partition_planner import SegmentRange, SeqnoRanges
@@ -31,7 +31,11 @@ log = logger_of("spark")
 
 @dataclass(frozen=True)
 class GaplessInputPartition(InputPartition):
-    """A self-contained partition, so that an executor opens only the bytes to read."""
+    """A self-contained partition, so that an executor opens only the bytes to read.
+
+    ``keys_path`` is the keyring of an encrypted spool: a path that each executor reads and checks,
+    because a secret in a partition would travel through Spark's network, logs and files.
+    """
 
     group: str
     spools: tuple[str, ...]
@@ -40,6 +44,7 @@ class GaplessInputPartition(InputPartition):
     origin_names: dict[str, str]
     fail_on_data_loss: bool = True
     repeated: SeqnoSets = field(default_factory=dict)
+    keys_path: str = ""
 
     @property
     def rows(self) -> int:
@@ -71,6 +76,7 @@ def make_partitions(
                 for key in stretch.ranges
                 if repeated and key in repeated
             },
+            replicas.keys_path,
         )
         for stretches in plan
     ]
@@ -112,6 +118,7 @@ class _PartitionReader:
         self.part = part
         self.stream_index = {key: at for at, key in enumerate(keys)}
         self.last_read: dict[int, int] = {}
+        self._keys = SpoolKeys(part.keys_path) if part.keys_path else None
 
     def chunks(self) -> Iterator[RecordChunk]:
         for stretch in self.part.segment_ranges:
@@ -126,7 +133,8 @@ class _PartitionReader:
             parse_stream_key(key): (self.stream_index[key], above, upto)
             for key, (above, upto) in stretch.ranges.items()
         }
-        for chunk in scan(root, spool_id, stretch.segment, stretch.begin, stretch.end, wanted):
+        place = (root, spool_id, stretch.segment, stretch.begin, stretch.end)
+        for chunk in scan(*place, wanted, self._keys, encrypted=stretch.encrypted):
             # Of a stream the last record of a chunk counts, and that is what a dict keeps.
             self.last_read.update(
                 zip(chunk.stream.tolist(), (chunk.first + chunk.rows - 1).tolist(), strict=True)
@@ -143,9 +151,8 @@ class _PartitionReader:
         others = [path for at, path in enumerate(self.part.spools) if at != stretch.replica]
         if others:
             log.warning("reading from another replica: %s", error)
-            yield from self._read_from_replicas(
-                others, left, never_collected(self.part.spools[stretch.replica]), error
-            )
+            never = never_collected(self.part.spools[stretch.replica], self.part.keys_path)
+            yield from self._read_from_replicas(others, left, never, error)
         elif isinstance(error, SpoolTrimmed) and not self.part.fail_on_data_loss:
             log.warning("skipping trimmed messages: %s", error)
         else:
@@ -154,7 +161,7 @@ class _PartitionReader:
     def _read_from_replicas(
         self, others: Sequence[str], left: SeqnoRanges, never: LostRanges, error: SpoolError
     ) -> Iterator[RecordChunk]:
-        replicas = ReplicaSet(others)
+        replicas = ReplicaSet(others, self.part.keys_path)
         try:
             replicas.refresh()
             start = {key: above for key, (above, _) in left.items()}

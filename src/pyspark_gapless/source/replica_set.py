@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gapless.logger import logger_of
-from gapless.spool import Consumer, Hole, SpoolError, SpoolMismatch, SpoolReader, consumer_registry
+from gapless.spool import (
+    Consumer,
+    Hole,
+    SpoolError,
+    SpoolKeys,
+    SpoolMismatch,
+    SpoolReader,
+    consumer_registry,
+)
 from gapless.spool.index import HOLE_LOST, HOLE_MISSING, HOLE_REPEATED, SegmentIndex
 from gapless.spool.segment_file import folder_version, foreign_entries
 from pyspark_gapless.source.offsets import (
@@ -40,7 +48,9 @@ LostRanges = dict[str, list[tuple[int, int]]]
 class ReplicaSet:
     """Some spools of a group; all methods answer from the last ``refresh``."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], keys_path: str = "") -> None:
+        self.keys_path = keys_path
+        self._keys = SpoolKeys(keys_path) if keys_path else None
         self.paths = [Path(path) for path in paths]
         self.spool_readers: list[SpoolReader | None] = [None] * len(self.paths)
         self.is_complete = False
@@ -110,7 +120,7 @@ class ReplicaSet:
         # A folder that was deleted and created again is another spool, even at the same path.
         view = self.spool_readers[at]
         if view is None or self._versions[at] != version:
-            view = self.spool_readers[at] = SpoolReader(path)
+            view = self.spool_readers[at] = SpoolReader(path, keys=self._keys)
             self._versions[at] = version
         return view
 
@@ -352,10 +362,11 @@ def _add_ranges(
         ranges[key] = (ranges[key][0] if key in ranges else low, high)
 
 
-def never_collected(path: str) -> LostRanges:
+def never_collected(path: str, keys_path: str = "") -> LostRanges:
     """Return the seqnos that a replica reports as lost; none if unreadable."""
     try:
-        return _by_stream(hole for hole in SpoolReader(path).lost() if hole.reason != HOLE_MISSING)
+        view = SpoolReader(path, keys=keys_path or None)
+        return _by_stream(hole for hole in view.lost() if hole.reason != HOLE_MISSING)
     except SpoolError:
         return {}
 

@@ -236,7 +236,7 @@ class _QuerySession:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.replicas = ReplicaSet(options.spools)
+        self.replicas = ReplicaSet(options.spools, options.spool_keys)
         self.sink_rows = SinkRowFilter(self.replicas)
         self.available_now_end: Digest | None = None
         self.initial: dict[str, Any] | None = None
@@ -251,7 +251,10 @@ class _QuerySession:
         if options.group:
             from pyspark_gapless.source.embedded_collector import EmbeddedCollector
 
-            self.embedded = EmbeddedCollector(options.spools[0], options.group, options.collector)
+            chosen = dict(options.collector)
+            if options.spool_keys:
+                chosen.setdefault("spool_keys", options.spool_keys)
+            self.embedded = EmbeddedCollector(options.spools[0], options.group, chosen)
             self.embedded.start()
 
     def refresh(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gapless.keys.keyring import Keyring
 from gapless.spool import SpoolReader
 from gapless.spool.segment_file import segment_path
 from tests.pyspark_gapless.source.test_partition_reader import damage
@@ -106,6 +107,21 @@ def test_a_batch_that_failed_is_done_again_from_the_same_start(
     run()
     assert seen[0] == seen[1] == list(range(41, 101))
     assert [seqno for batch in seen[1:] for seqno in batch] == list(range(41, 121))
+
+
+def test_an_encrypted_spool_is_read_with_its_keyring(spark: SparkSession, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    Keyring.new(cipher="aes-256-gcm").create(keys)
+    made = Writer(tmp_path / "spool", keys=keys)
+    made.runs(A, 1000)
+    made.runs(B, 300)
+    made.commit()
+    made.close()
+    drain(stream(spark, made.path, spoolKeys=str(keys)), tmp_path)
+    assert table(spark, tmp_path) == expected(a=1000, b=300)
+    label = Keyring.read(keys).sealing_key.label
+    with pytest.raises(Exception, match=f"encrypted with the key {label}.*option spoolKeys"):
+        drain(stream(spark, made.path), tmp_path / "without")
 
 
 def test_a_damaged_replica_does_not_stop_a_query(spark: SparkSession, tmp_path: Path) -> None:

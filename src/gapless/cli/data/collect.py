@@ -21,7 +21,7 @@ from gapless.cli.group_options import (
     signals_and_logs_handled,
     until_interrupted,
 )
-from gapless.cli.parameters import SECONDS, SIZE
+from gapless.cli.parameters import SECONDS, SIZE, spool_keys_option
 from gapless.cli.rendering import console, json_option, print_json, read_config, short_size
 from gapless.errors import GaplessError
 from gapless.output.printable import printable
@@ -80,6 +80,7 @@ POLL_INTERVAL_S = 0.1
     is_flag=True,
     help="Do not sync to disk: faster, but a power failure loses messages.",
 )
+@spool_keys_option("Encrypt the spool with the sealing key of this keyring.")
 @click.option("--serve", metavar="[HOST:]PORT", help="Serve metrics at /metrics, for Prometheus.")
 @group_options
 @json_option
@@ -143,6 +144,7 @@ _FORWARDED_OPTIONS = (
     "on_full",
     "segment_bytes",
     "rotate",
+    "spool_keys",
     "join_timeout",
     "min_members",
     "keys",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gapless.cli.parameters import spool_keys_option
 from gapless.cli.rendering import console, echo, json_option, make_table, print_json, progress_bar
 from gapless.errors import ConfigError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gapless.spool.fsck import FsckReport
 
 path_argument = click.argument("path", type=click.Path(path_type=Path))
+keys_option = spool_keys_option("The keyring of an encrypted spool.")
 MAX_LINES = 50
 
 
@@ -30,13 +32,14 @@ def spool() -> None:
 
 @spool.command("ls")
 @path_argument
+@keys_option
 @json_option
-def ls(path: Path, as_json: bool) -> int:
+def ls(path: Path, spool_keys: Path | None, as_json: bool) -> int:
     """List the segments, streams and readers of a spool."""
     from gapless.spool import SpoolReader
     from gapless.spool.lock import describe_holder, is_locked
 
-    view = SpoolReader(path)
+    view = SpoolReader(path, keys=spool_keys)
     writer = describe_holder(path) if is_locked(path) else ""
     listing = {
         "path": str(path),
@@ -60,7 +63,7 @@ def ls(path: Path, as_json: bool) -> int:
     for title in ("segments", "streams", "readers"):
         rows: Any = listing[title]
         if rows:
-            shown = rows if len(rows) <= MAX_LINES else rows[-MAX_LINES:]
+            shown = _without_empty_keys(rows if len(rows) <= MAX_LINES else rows[-MAX_LINES:])
             more = f" (the last {MAX_LINES} of {len(rows)})" if len(rows) > MAX_LINES else ""
             columns = [name.replace("_", " ") for name in shown[0]]
             out.print(
@@ -69,6 +72,19 @@ def ls(path: Path, as_json: bool) -> int:
         else:
             out.print(f"No {title}.")
     return 0
+
+
+def _without_empty_keys(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows for a table: the keys of segments as text, and only if a segment has any."""
+    encrypted = any(row.get("keys") for row in rows)
+    return [
+        {
+            name: " ".join(value) if name == "keys" else value
+            for name, value in row.items()
+            if encrypted or name != "keys"
+        }
+        for row in rows
+    ]
 
 
 def _segments(view: SpoolReader) -> list[dict[str, object]]:
@@ -80,6 +96,7 @@ def _segments(view: SpoolReader) -> list[dict[str, object]]:
             "messages": sum(stream.rows for stream in index.streams.values()),
             "begun": _format_time(index.created_ns),
             "newest": _format_time(index.collected_ns),
+            "keys": [f"{key_id:08x}" for key_id in index.key_ids],
         }
         for index in view.segments()
     ]
@@ -126,24 +143,26 @@ def _format_time(when_ns: int) -> str:
 
 @spool.command("check")
 @path_argument
+@keys_option
 @json_option
-def check(path: Path, as_json: bool) -> int:
-    """Check every checksum and every seqno. The exit code is 1 if the spool is damaged.
+def check(path: Path, spool_keys: Path | None, as_json: bool) -> int:
+    """Check every checksum, every tag and every seqno. The exit code is 1 if the spool is damaged.
 
     The check changes no file, and may run while a collector writes.
     """
     from gapless.spool.fsck import check as look
 
     with progress_bar("checking", _total_bytes(path), quiet=as_json) as done:
-        report = look(path, progress=done)
+        report = look(path, progress=done, keys=spool_keys)
     _show(path, report, as_json=as_json, repaired=False)
     return 1 if report.problems else 0
 
 
 @spool.command("repair")
 @path_argument
+@keys_option
 @json_option
-def repair(path: Path, as_json: bool) -> int:
+def repair(path: Path, spool_keys: Path | None, as_json: bool) -> int:
     """Cut out damage, record the affected messages as lost, and list them.
 
     Stop the collector first. Damaged bytes are kept in PATH/damaged. A spool without damage is left
@@ -152,7 +171,7 @@ def repair(path: Path, as_json: bool) -> int:
     from gapless.spool.fsck import repair as mend
 
     with progress_bar("repairing", _total_bytes(path), quiet=as_json) as done:
-        report = mend(path, progress=done)
+        report = mend(path, progress=done, keys=spool_keys)
     _show(path, report, as_json=as_json, repaired=True)
     return 0
 
@@ -224,6 +243,7 @@ def _show(path: Path, report: FsckReport, *, as_json: bool, repaired: bool) -> N
     metavar="DIGEST",
     help="Only messages up to these seqnos; streams without a seqno are left out.",
 )
+@keys_option
 @json_option
 def export(
     *,
@@ -232,6 +252,7 @@ def export(
     output: Path | None,
     start: str | None,
     end: str | None,
+    spool_keys: Path | None,
     as_json: bool,
 ) -> int:
     """Write the messages of a spool, or of a part of the spool, as JSON lines or Parquet.
@@ -245,7 +266,7 @@ def export(
     if as_json and output is None:
         raise click.UsageError("--json describes the written file; name the file with -o")
     guessed = PARQUET if output is not None and output.suffix == ".parquet" else JSON_LINES
-    view = SpoolReader(path, all_commits=not is_locked(path))
+    view = SpoolReader(path, all_commits=not is_locked(path), keys=spool_keys)
     begin, until = _digest(start, "--from"), _digest(end, "--to")
     total = count_rows(view, begin, until)
     with progress_bar("exporting", total, quiet=as_json or output is None) as done:

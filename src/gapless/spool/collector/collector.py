@@ -91,6 +91,7 @@ class Collector:
             limits=choices.limits,
             sync=choices.sync,
             name=choices.name or _default_name(self.path),
+            keys=choices.spool_keys,
         )
         try:
             self._log_recovery(spool.recovered)

@@ -11,6 +11,7 @@ from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.errors import ConfigError
 from gapless.group.join_options import read_config
+from gapless.keys.keyring import Keyring
 from gapless.spool.limits import SpoolLimits
 from gapless.units import NS_PER_S, parse_duration, parse_size
 
@@ -37,6 +38,7 @@ class CollectorOptions(TypedDict, total=False):
     rotate: Duration
     sync: bool | str
     line_bytes: int | str
+    spool_keys: Any
     discover: Any
     transport: Any
     host: str | None
@@ -60,6 +62,7 @@ class ParsedCollectorOptions:
     limits: SpoolLimits = field(default_factory=SpoolLimits)
     sync: bool = True
     line_bytes: int = 64 * 1024 * 1024
+    spool_keys: Keyring | Path | None = None
     join_timeout_s: float = JOIN_TIMEOUT_S
     join: Mapping[str, Any] = field(default_factory=dict)
 
@@ -164,6 +167,14 @@ def _text(given: Any) -> str:
     return str(given)
 
 
+def _keys(given: Any) -> Keyring | Path | None:
+    if given is None or isinstance(given, Keyring):
+        return given
+    if not isinstance(given, (str, Path)) or not str(given).strip("\0 "):
+        raise ConfigError("expected the path of a keyring file, or a Keyring")
+    return Path(given)
+
+
 _JOIN = (
     "allow_lossy",
     "discover",
@@ -187,5 +198,6 @@ _OWN: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", _text),
     "sync": ("sync", _flag),
     "line_bytes": ("line_bytes", _size),
+    "spool_keys": ("spool_keys", _keys),
     "join_timeout": ("join_timeout_s", _seconds),
 }
