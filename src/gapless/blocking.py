@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gapless.protocol.snapshot import MemberSnapshot
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
+    from gapless.transport.tcp.tls_files import TlsFiles
 
 __all__ = ["Group", "Receipt", "Request", "join"]
 
@@ -598,6 +599,7 @@ def join(
     rejoin: bool = True,
     keys: str | Path | Keyring | None = None,
     insecure: bool = False,
+    tls: TlsFiles | str | Path | None = None,
     allow_lossy: bool = False,
     host: str | None = None,
     ports: Iterable[int] | int | None = None,
@@ -654,6 +656,10 @@ def join(
         insecure: True for a group without keys: everybody who reaches its addresses can take part.
             The environment variable ``GAPLESS_INSECURE=1`` has the same effect where neither
             ``keys`` nor ``GAPLESS_KEYS`` is given.
+        tls: For ``transport="tcp"``: a folder with ``ca.pem``, ``cert.pem`` and ``key.pem``, or a
+            ``TlsFiles``. Every connection uses TLS 1.3, and both sides need a certificate of an
+            authority in ``ca.pem`` (docs/guides/operating/certificates.md). With ``tls`` a group
+            may use an address of a network without ``keys``; both together are possible.
         allow_lossy: True to use retransmission switched off (the profile ``ordered``) over UDP,
             which may lose messages, from the start or at run time. Without it both are refused.
         host: The local address to use, also for multicast; by default the address on the route to

@@ -434,12 +434,14 @@ class NoPeersFound(_EventBase):
 class KeyMismatch(_EventBase):
     """This member is alone and hears datagrams that it cannot open: ``text`` says why.
 
-    ``reason`` is ``"key"`` (sealed with another key), ``"sealed"`` (this member has no keys) or
-    ``"unsealed"`` (the others have none). The event occurs once for each reason, is always logged
+    ``reason`` is ``"key"`` (sealed with another key), ``"sealed"`` (this member has no keys),
+    ``"unsealed"`` (the others have none) or ``"certificate"`` (a certificate was refused, here or
+    by others). The event occurs once for each reason, is always logged
     as a warning, and belongs to ``snapshot().health`` while this member is alone.
 
     What to do: give every member of the group a copy of one keyring file (``gapless keys check``
-    compares files), with ``keys=`` or ``GAPLESS_KEYS``.
+    compares files), with ``keys=`` or ``GAPLESS_KEYS``; after ``"certificate"``, valid certificates
+    of one authority (docs/guides/operating/certificates.md).
     """
 
     kind: ClassVar[str] = "key_mismatch"

@@ -17,7 +17,7 @@ from gapless.keys.ciphers import suites_of
 from gapless.keys.keyring import Keyring
 from gapless.locator import Locator
 from gapless.run import Run
-from gapless.transport.tcp.handshake import SEALED_MAGIC, Handshake
+from gapless.transport.tcp.handshake import CHALLENGE_MAGIC, SEALED_MAGIC, Handshake
 from gapless.transport.tcp.link import START, Hello, encode_numbered, encode_record
 from gapless.wire.codec import encode
 from gapless.wire.frames import Data, Leave
@@ -120,10 +120,10 @@ def forged_records(sender: Address, group: int) -> bytes:
     return records + encode_record(START, os.urandom(64)) + os.urandom(100)
 
 
-def hello_sealed_by(seal: Seal, hello: Hello) -> bytes:
-    """Return the first bytes of a stream that begins with ``hello``."""
-    stream: Any = SimpleNamespace(dialled=True, write_buffer=[], local_note=b"", peer_note=b"")
-    Handshake(seal).write_hello(stream, hello)
+def greeting_sealed_by(seal: Seal, hello: Hello) -> bytes:
+    """Return the first bytes of a stream in the name of a member."""
+    stream: Any = SimpleNamespace(write_buffer=[])
+    Handshake(seal).write_greeting(stream, hello.group, hello.address)
     return bytes(stream.write_buffer[0])
 
 
@@ -140,7 +140,7 @@ def test_a_stranger_opens_no_stream_in_a_sealed_group(level: str) -> None:
             hello = hello_of(owner, group)
             fronts = {"unsealed": hello.encode(), "hello": SEALED_MAGIC + b"\xff\xff" + b"x" * 600}
             other = Keyring.new().ring
-            fronts["key"] = hello_sealed_by(Seal(other, suites_of(other)), hello)
+            fronts["key"] = greeting_sealed_by(Seal(other, suites_of(other)), hello)
             marked = bytearray(fronts["key"])
             marked[10:14] = keys.ring.sealing_key.key_id.to_bytes(4, "little")
             fronts["seal"] = bytes(marked)
@@ -168,23 +168,38 @@ def _counted(member: blocking.Group, reasons: set[str]) -> int:
 
 
 @contextmanager
-def recorded_streams(member: blocking.Group) -> Iterator[list[bytes]]:
-    """Record every hello of a member, and the START behind it."""
-    found: list[bytes] = []
+def recorded_streams(member: blocking.Group) -> Iterator[list[list[bytes]]]:
+    """Record the greeting or challenge, the hello and the START of a member on each stream."""
+    found: dict[Any, list[bytes]] = {}
     handshake = transport_of(member)._handshake
-    write_hello, write_start = handshake.write_hello, handshake.write_start
+    names = ("write_greeting", "read_greeting", "write_hello", "write_start")
 
-    def hello(stream: Any, *values: Any) -> None:
-        write_hello(stream, *values)
-        found.append(bytes(stream.write_buffer[-1]))
+    def recorded(name: str) -> Any:
+        write = getattr(handshake, name)
 
-    def start(stream: Any, *values: Any) -> None:
-        write_start(stream, *values)
-        found[-1] += stream.write_buffer[-1]
+        def call(stream: Any, *values: Any) -> Any:
+            before = len(stream.write_buffer)
+            answer = write(stream, *values)
+            found.setdefault(stream, []).extend(map(bytes, stream.write_buffer[before:]))
+            return answer
 
-    handshake.write_hello, handshake.write_start = hello, start
-    yield found
-    del handshake.write_hello, handshake.write_start
+        return call
+
+    for name in names:
+        setattr(handshake, name, recorded(name))
+    streams: list[list[bytes]] = []
+    yield streams
+    for name in names:
+        delattr(handshake, name)
+    streams += found.values()
+
+
+def read_bytes(link: socket.socket, size: int) -> bytes:
+    """Return the next bytes of a connection, fewer at its end."""
+    found = b""
+    while len(found) < size and (data := link.recv(size - len(found))):
+        found += data
+    return found
 
 
 def cut(member: blocking.Group, other: blocking.Group) -> None:
@@ -196,40 +211,99 @@ def cut(member: blocking.Group, other: blocking.Group) -> None:
     until(lambda: link.streams > before and link.stream is not None, "another stream")
 
 
+def recorded_cut(found: Scene, owner: blocking.Group, other: blocking.Group) -> list[list[bytes]]:
+    """Return what ``owner`` says on the streams after cuts, until it has dialled and answered."""
+    streams: list[list[bytes]] = []
+    for _ in range(50):
+        with recorded_streams(owner) as more:
+            cut(owner, other)
+        streams += [stream for stream in more if len(stream) == 3]
+        if len({stream[0].startswith(CHALLENGE_MAGIC) for stream in streams}) == 2:
+            return streams
+    raise AssertionError("each side dials now and then")
+
+
 def test_a_recorded_stream_opens_no_stream() -> None:
-    """At the member that it was for the hello is a replay; elsewhere it or START does not fit."""
-    keys = Keyring.new()
-    with scene("keyless", keys, transport="tcp") as found:
+    """At the member that it was for the greeting is a replay; elsewhere the hello does not fit."""
+    with scene("keyless", transport="tcp") as found:
         talk(found)
         owner, (victim, bystander) = found.acting, found.others
-        assert owner.me is not None
-        with recorded_streams(owner) as recorded:
-            cut(owner, victim)
+        recorded = recorded_cut(found, owner, victim)
+        dialled = [one for one in recorded if not one[0].startswith(CHALLENGE_MAGIC)]
         talk(found)
         found.note()
         streams = in_use(found)
-        records = forged_records(owner.me, keys.ring.group_id(GROUP))
         before = counters(victim)["stream.replay"]
-        # A hello on a stream that lost against another was never read.
-        read = [front for front in recorded if has_opened(victim, front[6:])]
-        assert read
-        for front in read:
+        for stream in dialled:
+            assert has_opened(victim, stream[0][6:])
             with connection(victim) as link:
-                link.sendall(front + records)
+                link.sendall(b"".join(stream))
                 assert read_to_end(link) == b"", "a replay gets no answer"
-        _wait_for_count(victim, "stream.replay", before + len(read))
+        _wait_for_count(victim, "stream.replay", before + len(dialled))
         refused = _refused(bystander)
-        for front in read:
+        for greeting, hello, start in dialled:
             with connection(bystander) as link:
-                link.sendall(front + records)
-                answer = read_to_end(link)
-                # A first hello opens there; the answer is sealed, and START names both hellos. The
-                # hello of the side that was connected to answers another hello.
-                assert not answer or answer.startswith(SEALED_MAGIC)
-                assert len(answer) < 350
-        until(lambda: _refused(bystander) == refused + len(read), "every recording to be refused")
+                # A first greeting opens there. The answer is a nonce, and names nobody.
+                link.sendall(greeting)
+                challenge = read_bytes(link, 20)
+                assert len(challenge) == 20
+                assert challenge.startswith(CHALLENGE_MAGIC)
+                link.sendall(hello + start)
+                assert read_to_end(link) == b"", "the hello answers another challenge"
+        until(lambda: _refused(bystander) == refused + len(dialled), "every hello to be refused")
         assert in_use(found) == streams
         found.check_undisturbed()
+
+
+def test_a_recorded_answer_does_not_make_a_stranger_a_member() -> None:
+    """A member connects to the stranger, who has recorded how another member was connected to."""
+    with (
+        scene("keyless", transport="tcp") as found,
+        closing(socket.create_server(("127.0.0.1", 0))) as listener,
+    ):
+        talk(found)
+        owner, (victim, caller) = found.acting, found.others
+        recorded = recorded_cut(found, owner, victim)
+        answers = [one for one in recorded if one[0].startswith(CHALLENGE_MAGIC)]
+        talk(found)
+        found.note()
+        streams = in_use(found)
+        refused = _refused(caller)
+        for at, answer in enumerate(answers, 1):
+            with dialled_by(caller, listener) as link:
+                greeting = link.recv(1 << 16)
+                assert greeting.startswith(SEALED_MAGIC)
+                link.sendall(answer[0])
+                assert link.recv(1 << 16).startswith(SEALED_MAGIC), "a hello, as to any peer"
+                link.sendall(b"".join(answer[1:]))
+                assert read_to_end(link) == b"", "a recorded hello answers another hello"
+            until(lambda: _refused(caller) == refused + at, "the hello to be refused")  # noqa: B023
+        assert in_use(found) == streams
+        found.check_undisturbed()
+
+
+@contextmanager
+def dialled_by(member: blocking.Group, listener: socket.socket) -> Iterator[socket.socket]:
+    """Make a member connect to a stranger, as if the stranger were at a seed."""
+    where = Locator.of(*listener.getsockname())
+    connector = transport_of(member)._connector
+
+    def dial(machine: Any) -> bool:
+        link = connector.get_link(where)
+        link.enqueue(encode(machine.endpoint.group, machine.me, [Leave(machine.me)]))
+        link.failures = link.retry_at_ns = 0
+        connector.ensure_stream(link)
+        return True
+
+    assert member._session.handle.query(dial).result(WITHIN_S)
+    listener.settimeout(WITHIN_S)
+    link, _ = listener.accept()
+    with closing(link):
+        link.settimeout(WITHIN_S)
+        yield link
+    member._session.handle.query(
+        lambda _: where not in connector.links or connector._remove(connector.links[where])
+    ).result(WITHIN_S)
 
 
 def test_a_stranger_between_two_members_reads_and_changes_nothing() -> None:
@@ -242,28 +316,16 @@ def test_a_stranger_between_two_members_reads_and_changes_nothing() -> None:
         found.note()
         caller = found.acting
         where = Locator.of(*listener.getsockname())
-        connector = transport_of(caller)._connector
-        until(
-            lambda: caller._session.handle.query(
-                lambda member: (
-                    connector.get_link(where).enqueue(
-                        encode(member.endpoint.group, member.me, [Leave(member.me)])
-                    )
-                    or connector.ensure_stream(connector.get_link(where))
-                    or True
-                )
-            ).result(WITHIN_S)
-        )
-        link, _ = listener.accept()
-        with closing(link):
-            link.settimeout(WITHIN_S)
+        with dialled_by(caller, listener) as link:
+            greeting = link.recv(1 << 16)
+            assert greeting.startswith(SEALED_MAGIC)
+            link.sendall(CHALLENGE_MAGIC + bytes(16))
             hello = link.recv(1 << 16)
-            assert hello.startswith(SEALED_MAGIC)
             # Its own hello, sent back to it: it has never opened its own seal.
             link.sendall(hello)
             read_to_end(link)
         assert where not in known_targets(caller)
         with connection(caller) as back:
-            back.sendall(hello)
+            back.sendall(greeting)
             read_to_end(back)
         found.check_undisturbed()

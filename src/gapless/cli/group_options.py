@@ -108,6 +108,12 @@ _OPTIONS = (
         help="Join without keys: everybody who reaches the group can take part.",
     ),
     click.option(
+        "--tls",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Certificates for --transport tcp: a folder with ca.pem, cert.pem and key.pem.",
+    ),
+    click.option(
         "--allow-lossy",
         is_flag=True,
         help="Allow UDP with retransmission off (the profile ordered).",
@@ -165,6 +171,7 @@ def joined_group(
         min_members=options.get("min_members", 1),
         keys=options["keys"],
         insecure=options.get("insecure", False),
+        tls=options.get("tls"),
         allow_lossy=options.get("allow_lossy", False),
         discover=options["discover"],
         transport=options["transport"],

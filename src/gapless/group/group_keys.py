@@ -5,7 +5,8 @@ In this order:
 1. ``insecure=True``, or the environment variable ``GAPLESS_INSECURE``: no keys, and a warning.
 2. The keyring of the operator: ``keys=``, the file that ``GAPLESS_KEYS`` names, or the file
    ``gapless/keys.toml`` in the folder for configurations of this user.
-3. The local keyring of this user (``local.toml`` beside ``keys.toml``), which the first member
+3. With ``tls=`` no keys: the certificates protect every connection, also on a network.
+4. The local keyring of this user (``local.toml`` beside ``keys.toml``), which the first member
    makes. Other machines do not have it, so such a group stays on loopback: an address of a network
    is refused, with the steps to take.
 """
@@ -28,6 +29,7 @@ from gapless.keys.keyring import (
     local_path,
 )
 from gapless.logger import log
+from gapless.transport.base import has_certificates
 from gapless.transport.socket_options import default_host, required_host
 from gapless.wire.seal import Seal
 
@@ -108,6 +110,8 @@ def choose_keys(options: MemberOptions) -> GroupKeys:
     path = _operator_path(options.keys)
     if path is not None:
         return GroupKeys(Keyring.read(path), path)
+    if options.tls is not None:
+        return GroupKeys(None)
     path = local_path()
     return GroupKeys(load_or_create(path), path, is_local=True)
 
@@ -132,17 +136,21 @@ def is_insecure(options: MemberOptions) -> bool:
 
 
 def check_open_transport(options: MemberOptions, transport: Transport) -> None:
-    """Refuse a transport of the caller that has no keys on a network.
+    """Refuse a transport of the caller that has neither keys nor certificates on a network.
 
     Raises:
-        ConfigError: The transport has no seal, its address belongs to a network, and the user has
-            not asked for a group without keys.
+        ConfigError: The transport has no seal and no certificates, its address belongs to a
+            network, and the user has not asked for a group without keys.
     """
-    if transport.seal is None and not (transport.locator.ip.is_loopback or is_insecure(options)):
+    if (
+        transport.seal is None
+        and not has_certificates(transport)
+        and not (transport.locator.ip.is_loopback or is_insecure(options))
+    ):
         raise ConfigError(
             f"the open transport at {transport.locator} has no keys: everybody on the network could"
-            " send, read and expel members; open the transport with seal=, name the transport"
-            " (transport='mesh'), or pass insecure=True"
+            " send, read and expel members; open the transport with seal= or tls=, name the"
+            " transport (transport='mesh'), or pass insecure=True"
         )
 
 
@@ -158,6 +166,8 @@ def log_unsealed(options: MemberOptions, transport: Transport) -> None:
             ENVIRONMENT_VARIABLE,
             "the open transport has no seal" if is_open else "insecure=True",
         )
+    elif has_certificates(transport):
+        log.info("%s: protected by certificates, without keys", options.group)
     elif not transport.locator.ip.is_loopback:
         log.warning(
             "%s: insecure: everybody who reaches %s can send, read and expel members; %s",

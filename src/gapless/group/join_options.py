@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gapless.runtime.delivery_queue import DeliverySink
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
+    from gapless.transport.tcp.tls_files import TlsFiles
 
 
 def _open_tcp(*args: Any, **options: Any) -> Transport:
@@ -114,6 +115,8 @@ class MemberOptions:
     """The keyring of the group; by default that of the environment or of this user."""
     insecure: bool = False
     """Whether the group has no keys."""
+    tls: TlsFiles | str | Path | None = None
+    """The files for TLS, or their folder: connections only with certificates."""
     allow_lossy: bool = False
     """Whether retransmission may be off although the transport may lose datagrams."""
     host: str | None = None
@@ -151,9 +154,15 @@ class MemberOptions:
                 raise ConfigError(
                     f"transport {self.transport!r}: expected one of {', '.join(TRANSPORTS)}"
                 )
-        elif self.keys is not None:
+            if self.tls is not None and self.transport != "tcp":
+                raise ConfigError(
+                    f"tls= with transport={self.transport!r}: certificates protect TCP connections"
+                    " only; pass transport='tcp' too, or keys= in place of tls="
+                )
+        elif self.keys is not None or self.tls is not None:
+            name, what = ("tls", "certificates") if self.keys is None else ("keys", "keys")
             raise ConfigError(
-                "an open transport has its own keys: omit keys, or name the transport"
+                f"an open transport has its own {what}: omit {name}, or name the transport"
             )
         elif (self.discover, self.host, self.ports) != (None, None, None) or self.seeds:
             raise ConfigError(
@@ -246,7 +255,8 @@ class MemberOptions:
         ports = PORTS if self.ports is None else self.ports
         discovery = read_discovery(self.discover, self.group, self.seeds)
         host = keys.choose_host(self.host, discovery)
-        return TRANSPORTS[name](host, ports, discovery=discovery, seal=keys.new_seal())
+        more: dict[str, Any] = {} if self.tls is None else {"tls": self.tls}
+        return TRANSPORTS[name](host, ports, discovery=discovery, seal=keys.new_seal(), **more)
 
 
 def _may_found_early(config: Config, transport: Transport) -> bool:

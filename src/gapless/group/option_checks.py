@@ -11,6 +11,7 @@ from gapless.errors import ConfigError, GaplessError, LocalProtocolError, Remote
 from gapless.group.timeouts import duration_ns
 from gapless.identity import Address
 from gapless.keys.keyring import Keyring
+from gapless.transport.tcp.tls_files import TlsFiles
 from gapless.wire.primitives import NAME_MAX_BYTES, check_durable_name
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def check_options(options: MemberOptions) -> None:
         if not isinstance(value := getattr(options, name), str):
             raise _wrong(name, value, "text")
     _check_keys(options)
+    _check_tls(options.tls)
     _check_durable_name(options.durable_name or options.name or "")
     if options.host is not None and not isinstance(options.host, str):
         raise _wrong("host", options.host, "an address of this machine as text, or None")
@@ -82,6 +84,14 @@ def _check_keys(options: MemberOptions) -> None:
         raise ConfigError("keys=…: a path has no NUL character")
     if options.insecure:
         raise ConfigError("keys= and insecure=True contradict each other: omit one of them")
+
+
+def _check_tls(given: object) -> None:
+    if given is None or isinstance(given, TlsFiles):
+        return
+    expected = "a folder with ca.pem, cert.pem and key.pem, a TlsFiles, or None"
+    if not isinstance(given, (str, Path)) or not str(given).strip() or "\0" in str(given):
+        raise _wrong("tls", given, expected)
 
 
 def _is_resume(marks: object) -> bool:

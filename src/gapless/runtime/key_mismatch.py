@@ -1,4 +1,4 @@
-"""Why a member stays alone beside others: their datagrams and its keys do not fit."""
+"""Why a member stays alone beside others: keys, datagrams or certificates do not fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
 
 MIN_DATAGRAMS = 3
-"""How many datagrams of a kind are a reason to speak: a group is not one stray datagram."""
+"""How many datagrams or connections are a reason to speak: one is no group."""
+_CERTIFICATE_ADVICE = "give every member a valid certificate of one authority, with tls="
 _ADVICE = "give every member a copy of one keyring file, with keys= or GAPLESS_KEYS"
 
 
@@ -18,6 +19,18 @@ def describe_mismatches(transport: Transport, dropped: Mapping[str, int]) -> dic
     """Return a sentence by reason; ``dropped`` are the counters of the machine."""
     seal = transport.seal
     found: dict[str, str] = {}
+    certificates = getattr(transport, "certificates", None)
+    if certificates is not None and certificates.refused >= MIN_DATAGRAMS:
+        found["certificate"] = (
+            f"{certificates.refused:,} connections were refused; the last: "
+            f"{certificates.last_refusal}; {_CERTIFICATE_ADVICE}"
+        )
+    times = transport.problems.counters["stream.tls"]
+    if certificates is None and times >= MIN_DATAGRAMS:
+        found["certificate"] = (
+            f"{times:,} connections of members with certificates, and this member has none;"
+            f" {_CERTIFICATE_ADVICE}"
+        )
     if seal is None:
         times = dropped.get("dropped.sealed", 0) + transport.problems.counters["stream.sealed"]
         if times >= MIN_DATAGRAMS:

@@ -14,6 +14,7 @@ from gapless.transport.udp import UdpMesh, UdpMulticast, open_udp
 
 if TYPE_CHECKING:
     from gapless.transport.in_process import InProcessNetwork, InProcessTransport
+    from gapless.transport.tcp.tls_files import TlsFiles
     from gapless.transport.tcp.transport import TcpMesh
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "InProcessNetwork",
     "InProcessTransport",
     "TcpMesh",
+    "TlsFiles",
     "Transport",
     "UdpMesh",
     "UdpMulticast",
@@ -32,6 +34,7 @@ _WHERE = {
     "InProcessTransport": "in_process",
     "InProcessNetwork": "in_process",
     "TcpMesh": "tcp.transport",
+    "TlsFiles": "tcp.tls_files",
 }
 """Transports needed by few members, imported on first use."""
 

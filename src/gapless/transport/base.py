@@ -89,6 +89,11 @@ class Transport(Protocol):
         ...
 
 
+def has_certificates(transport: Transport) -> bool:
+    """Return whether only holders of certificates reach the member: TCP inside TLS."""
+    return getattr(transport, "certificates", None) is not None
+
+
 class WakeSocket:
     """A socket pair that makes a selector return. Any thread may call ``wake``."""
 

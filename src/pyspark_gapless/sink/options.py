@@ -26,6 +26,7 @@ KNOWN_OPTIONS: Final = {
         "ports",
         "keys",
         "insecure",
+        "tls",
         "config",
         "minMembers",
         "waitFor",
@@ -53,6 +54,8 @@ class SinkOptions:
     keys: str | None = None
     """The path of a keyring, which the process that publishes reads."""
     insecure: bool = False
+    tls: str | None = None
+    """A folder with certificates, which the process that publishes reads."""
     config_file: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     min_members: int = 2
@@ -85,6 +88,7 @@ class SinkOptions:
             self.ports,
             self.keys,
             self.insecure,
+            self.tls,
             self.config_file,
             self.settings,
         )
@@ -128,6 +132,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         ports=_read(rest, "ports", _ports, None),
         keys=rest.get("keys") or None,
         insecure=_read(rest, "insecure", _flag, False),
+        tls=rest.get("tls") or None,
         config_file=rest.get("config", ""),
         settings=tuple(sorted(knobs.items())),
         min_members=_read(rest, "minmembers", _positive, 2),

@@ -89,6 +89,7 @@ class PublisherMember:
                 ports=options.ports,
                 keys=options.keys,
                 insecure=options.insecure,
+                tls=options.tls,
                 config=options.config,
                 listen=False,
             )

@@ -116,7 +116,11 @@ class Companion:
             "tcp": TcpMesh,
         }
         opened = kinds[options.get("transport", "mesh")]
-        where = {"advertise": Locator.parse(options["advertise"])} if "advertise" in options else {}
+        where: dict[str, Any] = (
+            {"advertise": Locator.parse(options["advertise"])} if "advertise" in options else {}
+        )
+        if "tls" in options:
+            where["tls"] = options["tls"]
         host, ports = options.get("host", "127.0.0.1"), options.get("ports", 0)
         transport: Any = opened(host, ports, discovery=discovery, **where)
         if "seed" in options:

@@ -149,6 +149,7 @@ _FORWARDED_OPTIONS = (
     "min_members",
     "keys",
     "insecure",
+    "tls",
     "allow_lossy",
     "trace",
     "trace_mode",

@@ -46,6 +46,7 @@ class CollectorOptions(TypedDict, total=False):
     min_members: Any
     keys: Any
     insecure: Any
+    tls: Any
     allow_lossy: Any
     config: Any
     properties: str
@@ -184,6 +185,7 @@ _JOIN = (
     "keys",
     "min_members",
     "transport",
+    "tls",
     "trace",
     "trace_mode",
 )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gapless.transport.error_log import ErrorLog
     from gapless.transport.tcp.handshake import Handshake
     from gapless.transport.tcp.link import Hello
+    from gapless.transport.tcp.tls import Certificates
     from gapless.wire.cipher import Bytes
 
 HANDSHAKE_TIMEOUT_NS = 3 * NS_PER_S
@@ -78,6 +79,7 @@ class TcpConnector:
         seal: Callable[[bytes], Bytes] | None = None,
         *,
         trusts_refusals: bool = True,
+        certificates: Certificates | None = None,
     ) -> None:
         self.locator = locator
         self.book = book
@@ -88,6 +90,7 @@ class TcpConnector:
         self._handshake = handshake
         self._seal = seal
         self._trusts_refusals = trusts_refusals
+        self._certificates = certificates
         self._process = ProcessToken.current
         self._random = Random()
         self.links: dict[Locator, Link] = {}
@@ -99,6 +102,8 @@ class TcpConnector:
         self.poller.register(self._listener, selectors.EVENT_READ)
         if not hasattr(self.poller, "fileno"):
             self._schedule_poll(self)
+        if certificates is not None:
+            self._check_certificates(self)
 
     # The clock
 
@@ -115,6 +120,14 @@ class TcpConnector:
 
     def _schedule_poll(self, _: TcpConnector) -> None:
         self.timers[TcpConnector._schedule_poll, self] = time.monotonic_ns() + POLL_INTERVAL_NS
+
+    def _check_certificates(self, _: TcpConnector) -> None:
+        from gapless.transport.tcp.tls import CHECK_NS
+
+        assert self._certificates is not None, "only a mesh with TLS has certificates"
+        self._certificates.check()
+        due_ns = time.monotonic_ns() + CHECK_NS
+        self.timers[TcpConnector._check_certificates, self] = due_ns
 
     def _check_stalled(self, _: TcpConnector) -> None:
         """Replace streams without progress."""
@@ -201,7 +214,7 @@ class TcpConnector:
                 f"stream.{errno_name(error)}", f"cannot configure a connection: {error}"
             )
             return None
-        stream = TcpStream(sock, link, dialled=dialled)
+        stream = self._new_stream(sock, link, dialled=dialled)
         self.streams.add(stream)
         stream.events = selectors.EVENT_WRITE if dialled else selectors.EVENT_READ
         self.poller.register(sock, stream.events, stream)
@@ -211,6 +224,14 @@ class TcpConnector:
             (TcpConnector._check_stalled, self), now_ns + min(NS_PER_S, self._dead_after_ns // 2)
         )
         return stream
+
+    def _new_stream(self, sock: socket.socket, link: Link | None, *, dialled: bool) -> TcpStream:
+        if self._certificates is None:
+            return TcpStream(sock, link, dialled=dialled)
+        from gapless.transport.tcp.tls_stream import TlsStream  # few members use TLS
+
+        session = self._certificates.new_session(dialled=dialled)
+        return TlsStream(sock, link, session, dialled=dialled)
 
     def on_handshake_timeout(self, stream: TcpStream) -> None:
         """Close a stream whose handshake took too long."""
@@ -222,14 +243,18 @@ class TcpConnector:
 
     def on_writable(self, stream: TcpStream) -> None:
         """Start the handshake of an established connection, or continue to write."""
-        if stream.dialled and stream.local_hello is None:
+        if stream.dialled and not stream.is_connected:
             code = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 self.on_stream_lost(
                     stream, f"connect.{errno.errorcode.get(code, 'unknown')}", os.strerror(code)
                 )
                 return
-            self._send_hello(stream)
+            stream.is_connected = True
+            if self._handshake.has_greetings:
+                self._handshake.write_greeting(stream, self.book.group, self.book.address)
+            else:
+                self._send_hello(stream)
         stream.wants_write = False
         self.flush(stream, confirm=True)
 
@@ -238,8 +263,22 @@ class TcpConnector:
         hello = stream.link.hello(self.book.group, self.book.address, self.locator)
         self._handshake.write_hello(stream, hello)
 
-    def on_hello(self, stream: TcpStream, data: memoryview) -> int:
-        """Handle the hello of the peer, once complete; return the length, or 0."""
+    def on_front(self, stream: TcpStream, data: memoryview) -> int:
+        """Handle the greeting, the challenge or the hello of the peer.
+
+        Return the length, or 0 while incomplete.
+        """
+        if stream.challenge or not self._handshake.has_greetings:
+            return self._on_hello(stream, data)
+        if not stream.dialled:
+            size = self._handshake.read_greeting(stream, data, self.book.group)
+        elif size := self._handshake.read_challenge(stream, data):
+            self._send_hello(stream)
+        if size:
+            self.flush(stream)
+        return size
+
+    def _on_hello(self, stream: TcpStream, data: memoryview) -> int:
         peer = self._handshake.read_hello(stream, data)
         if peer is None:
             return 0
@@ -402,17 +441,18 @@ class TcpConnector:
     def flush(self, stream: TcpStream, *, confirm: bool = False) -> None:
         """Write as much as the kernel accepts."""
         link = stream.link
-        if stream.broken or (stream.wants_write and stream.write_buffer):
+        if stream.broken or (stream.wants_write and (stream.write_buffer or stream.unsent)):
             return
         try:
             while True:
                 if not stream.write_buffer and link is not None and link.stream is stream:
                     stream.write_buffer = link.next_batch(confirm=confirm)
-                if not stream.write_buffer:
+                if not (stream.write_buffer or stream.unsent):
                     break
                 stream.write()
         except BlockingIOError:
-            self._set_poll_events(stream, wants_write=True)
+            waits_for_kernel = bool(stream.unsent) or not stream.awaits_peer
+            self._set_poll_events(stream, wants_write=waits_for_kernel)
             return
         except OSError:
             # Bytes that arrived before still count: the end of the stream is read after them.
@@ -463,7 +503,8 @@ class TcpConnector:
     def _on_connect_failed(self, link: Link, reason: str, detail: object) -> None:
         """Try again with back-off; drop the datagrams for an unreachable stranger."""
         member = link.locator in self.book.peers
-        self._count(reason, detail, loud=member and link.failures > 0)
+        is_refused = reason.startswith("tls.")
+        self._count(reason, detail, loud=is_refused or (member and link.failures > 0))
         if reason == "connect.ECONNREFUSED":
             self.book.note_refused(link.locator, trusted=self._trusts_refusals)
         if link.is_busy:
@@ -519,7 +560,7 @@ class TcpConnector:
 
     def _flush_before_close(self, link: Link, stream: TcpStream) -> None:
         try:
-            while stream.write_buffer or link.waiting:
+            while stream.write_buffer or stream.unsent or link.waiting:
                 stream.write_buffer = stream.write_buffer or link.next_batch(confirm=True)
                 stream.write()
         except OSError:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from gapless.transport.tcp.link import BATCH_BYTES, RECORD_HEADER_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from gapless.locator import Locator
     from gapless.transport.tcp.link import Hello, Link
     from gapless.wire.cipher import Bytes
@@ -26,7 +28,19 @@ class TcpStream:
         self.socket = sock
         self.link = link
         self.dialled = dialled
+        # Inside TLS other functions take their place.
+        self._receive_into: Callable[[memoryview], int] = sock.recv_into
+        self._receive: Callable[[int], bytes] = sock.recv
+        self._send_buffers: Callable[[Sequence[bytes | memoryview]], int] = sock.sendmsg
+        self.awaits_peer = False
+        """Whether nothing can be written before the peer has answered: TLS shakes hands."""
+        self.unread = False
+        """Whether TLS may have bytes that the socket does not show."""
+        self.unsent: bytes | memoryview = b""
+        """Bytes of TLS that leave before the write buffer."""
         self.closed = False
+        self.is_connected = not dialled
+        """Whether the connection is established."""
         self.wants_write = dialled
         """Whether to wait for writability: a new connection is writable once it is established."""
         self.broken = False
@@ -35,6 +49,8 @@ class TcpStream:
         """The events that the poller waits for."""
         self.local_hello: Hello | None = None
         self.peer_hello: Hello | None = None
+        self.greeting = self.challenge = b""
+        """The nonces of both sides, as sent before the hellos; empty without keys."""
         self.local_note = self.peer_note = b""
         """What the sealed hello of each side carries; empty without keys."""
         self.started = False
@@ -64,7 +80,7 @@ class TcpStream:
         buffer[:size] = self.read_remainder
         end = max(size + 1, RECORD_HEADER_BYTES) if self.after_large else len(buffer)
         self.after_large = False
-        count = self.socket.recv_into(buffer[size:end])
+        count = self._receive_into(buffer[size:end])
         return buffer[: size + count] if count else None
 
     def begin_large(
@@ -86,7 +102,7 @@ class TcpStream:
         """Return the large datagram if complete, b"" if not, None at the end."""
         if self.room is not None:
             return self._read_into_room()
-        part = self.socket.recv(self.missing_bytes)
+        part = self._receive(self.missing_bytes)
         if not part:
             return None
         self._parts.append(part)
@@ -97,7 +113,7 @@ class TcpStream:
         return part if len(parts) == 1 else b"".join(parts)
 
     def _read_into_room(self) -> Bytes | None:
-        count = self.socket.recv_into(self._large[-self.missing_bytes :])
+        count = self._receive_into(self._large[-self.missing_bytes :])
         if not count:
             return None
         self.missing_bytes -= count
@@ -108,7 +124,7 @@ class TcpStream:
 
     def write(self) -> None:
         """Write as much of the write buffer as the kernel accepts."""
-        count = self.socket.sendmsg(self.write_buffer)
+        count = self._send_buffers(self.write_buffer)
         for at, buffer in enumerate(self.write_buffer):
             if count < len(buffer):
                 self.write_buffer = [memoryview(buffer)[count:], *self.write_buffer[at + 1 :]]

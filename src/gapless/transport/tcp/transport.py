@@ -50,7 +50,7 @@ from gapless.transport.tcp.link import (
     parse_record_header,
 )
 from gapless.transport.tcp.record_sealer import RecordSealer
-from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES
+from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES, peer_label
 from gapless.transport.udp import PORTS
 from gapless.wire import decode
 from gapless.wire.codec import SENDER_FIELD, sender_of
@@ -59,11 +59,14 @@ from gapless.wire.seal import SEAL_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from gapless.protocol.ready import Transmit
     from gapless.transport.base import Selectable
     from gapless.transport.tcp.link import Link
     from gapless.transport.tcp.stream import TcpStream
+    from gapless.transport.tcp.tls import Certificates
+    from gapless.transport.tcp.tls_files import TlsFiles
     from gapless.wire.cipher import Bytes
     from gapless.wire.seal import Seal
 
@@ -90,6 +93,12 @@ class TcpMesh:
         receive_buffer_bytes: Requested size of the receive buffer.
         dead_after_ns: How long a stream may go without progress before another stream replaces it.
         seal: The envelope of a sealed group; None without keys.
+        tls: A folder with ``ca.pem``, ``cert.pem`` and ``key.pem``, or the files: every stream is
+            inside TLS 1.3, with certificates in both directions. None for streams without TLS.
+
+    Raises:
+        ConfigError: The files for TLS cannot be used.
+        TransportError: No port can be bound.
     """
 
     may_lose = False
@@ -105,7 +114,9 @@ class TcpMesh:
         receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
         dead_after_ns: int = DEAD_AFTER_NS,
         seal: Seal | None = None,
+        tls: TlsFiles | str | Path | None = None,
     ) -> None:
+        self.certificates = None if tls is None else _read_certificates(tls)
         ports = [ports] if isinstance(ports, int) else list(ports)
         discovery = discovery or Discovery()
         if seal is not None:
@@ -135,7 +146,8 @@ class TcpMesh:
             dead_after_ns,
             self._handshake,
             None if self._sealer is None else self._sealer.seal,
-            trusts_refusals=seal is None or self.preserves_bytes,
+            trusts_refusals=(seal is None and tls is None) or self.preserves_bytes,
+            certificates=self.certificates,
         )
         self._queue_bytes = queue_bytes
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -196,10 +208,15 @@ class TcpMesh:
         return found
 
     def _on_readable(self, stream: TcpStream, found: list[bytes]) -> None:
-        """Read a stream for one turn, and handle the end of the stream."""
+        """Read a stream for one turn, handle the end, and write what TLS has to answer."""
+        self._read_turn(stream, found)
+        if (stream.unsent or stream.write_buffer) and not (stream.closed or stream.wants_write):
+            self._connector.flush(stream)
+
+    def _read_turn(self, stream: TcpStream, found: list[bytes]) -> None:
         left_bytes = TURN_BYTES
         try:
-            while left_bytes > 0:
+            while left_bytes > 0 or stream.unread:
                 size_bytes = (
                     self._read_large(stream, found)
                     if stream.missing_bytes
@@ -209,7 +226,9 @@ class TcpMesh:
                     self._connector.on_stream_lost(
                         stream, "stream.ended", "the peer closed the connection"
                     )
-                if stream.closed or not (stream.missing_bytes or stream.after_large):
+                if stream.closed or not (
+                    stream.missing_bytes or stream.after_large or stream.unread
+                ):
                     return
                 left_bytes -= size_bytes
         except BlockingIOError:
@@ -217,10 +236,20 @@ class TcpMesh:
         except OSError as error:
             self._connector.on_stream_lost(stream, f"stream.{errno_name(error)}", error)
         except RemoteProtocolError as error:
+            if error.reason.startswith("tls."):
+                self._on_refused(stream, error)
+                return
             # Strangers write no log lines in a sealed group; the seal counts them.
             self._connector.on_stream_lost(
                 stream, f"stream.{error.reason}", error, loud=self.seal is None
             )
+
+    def _on_refused(self, stream: TcpStream, error: RemoteProtocolError) -> None:
+        """Handle a connection that TLS refuses, here or at the peer."""
+        assert self.certificates is not None, "only TLS refuses connections"
+        target = stream.link.locator if stream.link else None
+        self.certificates.note_refusal(f"{peer_label(stream.socket, target)}: {error}")
+        self._connector.on_stream_lost(stream, error.reason, error, loud=True)
 
     def _read(self, stream: TcpStream, found: list[bytes]) -> int:
         """Parse the bytes of one call; return how many there were, 0 at the end of the stream."""
@@ -229,7 +258,7 @@ class TcpMesh:
             return 0
         at = 0
         if stream.peer_hello is None:
-            at = self._connector.on_hello(stream, data)
+            at = self._connector.on_front(stream, data)
         at = self._parse_records(stream, data, at, found)
         if not stream.closed:
             stream.read_remainder = bytes(data[at:])
@@ -415,3 +444,10 @@ class TcpMesh:
             return not all(type(frame) is Unreliable for frame in frames)
         except RemoteProtocolError:
             return True
+
+
+def _read_certificates(given: TlsFiles | str | Path) -> Certificates:
+    from gapless.transport.tcp.tls import Certificates  # few members use TLS
+    from gapless.transport.tcp.tls_files import TlsFiles
+
+    return Certificates(TlsFiles.of(given))
