@@ -88,8 +88,10 @@ def test_a_group_with_certificates_is_not_called_insecure(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="gapless")
-    for more in ({}, {"insecure": True}):
-        with blocking.join("orders", transport="tcp", tls=folder, ports=0, **more) as group:
+    for insecure in (False, True):
+        with blocking.join(
+            "orders", transport="tcp", tls=folder, insecure=insecure, ports=0
+        ) as group:
             assert transport_of(group).seal is None
     assert not [record for record in caplog.records if "insecure" in record.message]
     assert [record for record in caplog.records if "protected by certificates" in record.message]

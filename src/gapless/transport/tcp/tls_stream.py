@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gapless.transport.tcp.stream import TcpStream
 from gapless.transport.tcp.tls import tls_error
@@ -50,9 +50,7 @@ class TlsStream(TcpStream):
         count = 0
         while count < len(target):
             try:
-                if self.awaits_peer:
-                    self._shake_hands()
-                size = self._tls.read(len(target) - count, target[count:])  # type: ignore[arg-type]
+                size = self._read_tls(target[count:])
             except ssl.SSLWantReadError:
                 self.unread = False
                 self._take_outgoing()
@@ -71,6 +69,13 @@ class TlsStream(TcpStream):
                     break
                 count += size
         return count
+
+    def _read_tls(self, target: memoryview) -> int:
+        """Return how many plain bytes were read into ``target``; 0 at the end."""
+        if self.awaits_peer:
+            self._shake_hands()
+        size: Any = self._tls.read(len(target), target)
+        return int(size)  # with a buffer ``read`` returns a number, contrary to its stub
 
     def _decrypt(self, size: int) -> bytes:
         """Return at most ``size`` bytes, b"" at the end."""
@@ -98,7 +103,7 @@ class TlsStream(TcpStream):
         data = memoryview(b"".join(buffers))
         at = 0
         while at < len(data):
-            at += self._tls.write(data[at:])  # type: ignore[arg-type]
+            at += self._tls.write(data[at:])
         self._take_outgoing()
         with suppress(BlockingIOError):
             self._send_unsent()
