@@ -77,9 +77,9 @@ class TlsStream(TcpStream):
         size: Any = self._tls.read(len(target), target)
         return int(size)  # with a buffer ``read`` returns a number, contrary to its stub
 
-    def _decrypt(self, size: int) -> bytes:
-        """Return at most ``size`` bytes, b"" at the end."""
-        data = bytearray(min(size, len(self._buffer)))
+    def _decrypt(self, max_bytes: int) -> bytes:
+        """Return at most ``max_bytes``, b"" at the end."""
+        data = bytearray(min(max_bytes, len(self._buffer)))
         count = self._decrypt_into(memoryview(data))
         return bytes(memoryview(data)[:count])
 
