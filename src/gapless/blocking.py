@@ -664,8 +664,8 @@ def join(
             which may lose messages, from the start or at run time. Without it both are refused.
         host: The local address to use, also for multicast; by default the address on the route to
             the seeds, else of the default route, else of an interface with multicast. A group
-            without ``keys`` of an operator uses loopback, and refuses an address of a network
-            unless ``insecure`` is true.
+            without ``keys`` of an operator and without ``tls`` uses loopback, and refuses an
+            address of a network unless ``insecure`` is true.
         ports: The ports to try in turn; by default 7800 to 7899. 0 is any free port.
         node: The 64-bit id of this member; by default random.
         resume: For a durable member: the highest seqno of each sender that the member has stored.
