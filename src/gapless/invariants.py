@@ -229,6 +229,43 @@ _SAFETY = (
         ("simulator",),
         "the content of a disk is not in the trace; the collector's own check reads it",
     ),
+    Invariant(
+        "S24",
+        "valid seal",
+        "Members of a sealed group receive only what members have sealed.",
+        "in a sealed group a member receives only datagrams that another member has sealed, with "
+        "the bytes that were sealed, with a key that its keyring opens at this moment, and each "
+        "datagram at most once in a process",
+        ("simulator",),
+        "a trace begins behind the seal",
+    ),
+    Invariant(
+        "S25",
+        "strangers",
+        "Datagrams without a valid seal change nothing.",
+        "a rejected datagram changes no member, no replay window, no table of senders and no key: "
+        "only counters of rejections; at most the one key that the datagram names is tried",
+        ("simulator",),
+        "a trace has no rejected datagrams",
+    ),
+    Invariant(
+        "S26",
+        "nonces",
+        "No pair of key and nonce seals twice.",
+        "no two datagrams are sealed with the same derived key and the same nonce: through "
+        "rotations, restarts, incarnations, clocks that are set back, and keys that return",
+        ("simulator",),
+        "keys and nonces are not in the trace",
+    ),
+    Invariant(
+        "S27",
+        "rotation",
+        "A rotation of keys loses no datagram.",
+        "a member seals with the sealing key of its keyring; the first arrival of a datagram "
+        "within the replay window opens at each receiver whose keyring opens the key",
+        ("simulator",),
+        "a trace begins behind the seal",
+    ),
 )
 
 _LIVENESS = (

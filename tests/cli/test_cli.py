@@ -244,6 +244,21 @@ def test_sim_of_membership(capsys: pytest.CaptureFixture[str]) -> None:
     assert "coordinator crash during a merge" in missing  # two seeds cannot see everything
 
 
+def test_sim_of_sealed_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = answer(capsys, "sim", "4", "--sealed"), answer(capsys, "sim", "4", "--sealed")
+    assert first == second
+    assert first["seals"]["opened"] > 0
+    assert "seals" not in answer(capsys, "sim", "4")
+    report = answer(capsys, "sim", "--sealed", "--seeds", "2", "--workers", "1")
+    assert report["violations"] == 0
+    assert {"replay", "stolen-key", "rotation-retired"} <= set(report["faults"])
+    assert report["seals"]["sealed"] > first["seals"]["sealed"]
+    assert run(["sim", "4", "--sealed", "--mutant", "any tag"]) == 1
+    shown = capsys.readouterr().out
+    assert "--sealed --mutant" in shown
+    assert "gapless shrink" not in shown
+
+
 def test_sim_with_given_knobs(capsys: pytest.CaptureFixture[str]) -> None:
     report = answer(capsys, "sim", "5", "--properties", "capacity=3;xmit_interval=50")
     assert report["digest"] != answer(capsys, "sim", "5")["digest"]

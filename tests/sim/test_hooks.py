@@ -37,13 +37,14 @@ def test_every_hook_that_is_overridden_is_called_in_some_run() -> None:
     expected = HOOKS - {"view_pending"}
     for membership in (False, True):
         for seed in range(60):
-            plan = plan_of(seed, membership=membership)
+            plan = plan_of(seed, membership=membership, sealed=seed == 0)
             world = World(
                 plan.config,
                 plan.script,
                 faults=plan.faults,
                 late_timers=plan.late_timers,
                 checkers=[recorder(called, HOOKS)],
+                sealing=plan.sealing,
             )
             world.run()
             if called >= expected:

@@ -17,6 +17,8 @@ from gapless.protocol.events import Located, ViewInstalled
 from gapless.protocol.membership.failure_detector import DeathEvidence
 from gapless.protocol.ready import Transmit
 from gapless.run import Run
+from gapless.sim.mutants.planting import Mutant, planted
+from gapless.sim.mutants.seal_mutants import TRANSPORT_MUTANTS
 from gapless.transport import TcpMesh, UdpMesh, socket_options
 from gapless.transport.tcp.link import Link
 from gapless.transport.tcp.record_sealer import MAX_ROOMS, RecordSealer
@@ -26,6 +28,7 @@ from gapless.wire.seal import Seal
 
 A, B = Address(1, 10), Address(2, 20)
 THERE = Locator.of("127.0.0.1", 9)
+ELSEWHERE = Locator.of("127.0.0.1", 10)
 
 
 def a_seal() -> Seal:
@@ -59,6 +62,42 @@ def test_a_refusal_from_the_network_is_only_a_hint_in_a_sealed_group(
         assert transport.book.take_evidence() == [(B, evidence)]
     finally:
         transport.close()
+
+
+def sources_learnt(number: int, addressee: int | None = None, *, damaged: bool = False) -> bool:
+    """Return whether datagram ``number`` of B from another address moves B's address."""
+    ring = Keyring.new().ring
+    mine, other = Seal(ring, suites_of(ring)), Seal(ring, suites_of(ring))
+    transport = UdpMesh("127.0.0.1", 0, seal=mine)
+    try:
+        transport.book.announce(RosterEntry(A, "", transport.locator.encode()), 1)
+        sealed = [other.seal(encode(1, B, (Ack(A, 1, 1),), addressee)) for _ in range(3)]
+        transport._receive_sealed(mine, sealed[1], THERE.sockaddr, [])
+        assert (transport.book.lookup(B) is None) == (addressee not in {None, A.incarnation})
+        one = sealed[number][:-1] + bytes([sealed[number][-1] ^ damaged])
+        transport._receive_sealed(mine, one, ELSEWHERE.sockaddr, [])
+        return transport.book.lookup(B) == ELSEWHERE.sockaddr
+    finally:
+        transport.close()
+
+
+def check_no_stranger_moves_an_address() -> None:
+    """Only the newest opened datagram for this member tells where its sender is."""
+    assert sources_learnt(2)
+    assert not sources_learnt(2, damaged=True), "before the seal is checked"
+    assert not sources_learnt(0), "overtaken"
+    assert sources_learnt(2, A.incarnation)
+    assert not sources_learnt(2, 77), "for another member"
+
+
+def test_only_the_newest_datagram_for_this_member_says_where_its_sender_is() -> None:
+    check_no_stranger_moves_an_address()
+
+
+@pytest.mark.parametrize("mutant", TRANSPORT_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_bug_in_the_order_of_learning_is_found(mutant: Mutant) -> None:
+    with planted(mutant), pytest.raises(AssertionError):
+        check_no_stranger_moves_an_address()
 
 
 def test_a_datagram_is_sealed_when_it_is_written() -> None:

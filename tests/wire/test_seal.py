@@ -276,6 +276,16 @@ def test_an_own_datagram_that_comes_back_is_a_replay() -> None:
     assert reason_of(mine, mine.seal(datagram())) == "replay"
 
 
+def test_an_own_datagram_is_a_replay_after_a_rotation_and_in_a_later_incarnation() -> None:
+    mine = sealer()
+    sealed = mine.seal(datagram())
+    rotated = ring(key(1, KeyState.OPEN), key(2))
+    mine.replace_ring(rotated, suites_of(rotated))
+    assert reason_of(mine, sealed) == "replay"
+    later = mine.seal(datagram(sender=A._replace(incarnation=101)))
+    assert {reason_of(mine, one) for one in (sealed, later)} == {"replay"}
+
+
 def test_another_ring_is_refused() -> None:
     mine, other = sealer(), ring(secret=8)
     with pytest.raises(LocalProtocolError, match="join again to use another ring"):

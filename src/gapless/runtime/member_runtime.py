@@ -40,6 +40,7 @@ from gapless.runtime.send_requests import SendRequests
 from gapless.transport.base import TURN_BYTES
 from gapless.transport.error_log import ErrorLog
 from gapless.units import NS_PER_S
+from gapless.wire.seal_keys import sealed_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,8 +71,6 @@ NEVER_NS = 1 << 63
 """A deadline that is never reached."""
 
 _CLOCK_SAMPLES = 5
-_RANDOM_MASK = 0xFFFF
-"""The random bits of the number of a sealed incarnation: 66 microseconds."""
 
 
 class PendingCall(NamedTuple):
@@ -152,11 +151,7 @@ class MemberRuntime:
         """Return the number of an incarnation that begins now."""
         if self.transport.seal is None:
             return time.time_ns()
-        # The key of an incarnation seals each counter once. Random low bits keep two incarnations
-        # apart, even if the clock was set back between them.
-        return time.time_ns() & ~_RANDOM_MASK | SystemRandom().getrandbits(
-            _RANDOM_MASK.bit_length()
-        )
+        return sealed_incarnation(time.time_ns(), SystemRandom())
 
     def _new_incarnation(self, incarnation: int) -> Member:
         entry = RosterEntry(

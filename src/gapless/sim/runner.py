@@ -17,6 +17,8 @@ from gapless.sim.script import (
     PauseProcess,
     SetReadDelay,
 )
+from gapless.sim.sealing.plan import draw_sealing
+from gapless.sim.sealing.sealed_group import REQUIRED_SEALING_COVERAGE, SEALING_FAULTS
 from gapless.sim.seed_result import SeedResult, SweepResult
 from gapless.sim.swarm import membership_swarm
 from gapless.sim.swarm.membership_swarm import draw_membership
@@ -57,6 +59,7 @@ def world_of(
         record=record,
         trace=trace,
         fail_fast=fail_fast,
+        sealing=plan.sealing,
     )
 
 
@@ -79,11 +82,15 @@ def plan_of(
     profile: str | None = None,
     config: Config | None = None,
     membership: bool = False,
+    sealed: bool = False,
 ) -> SwarmPlan:
-    """Return the plan of a seed; with ``membership`` members make their own views."""
+    """Return the plan of a seed; with ``membership`` members make their own views.
+
+    A ``sealed`` group has the same plan, and keys, rotations and an adversary as well.
+    """
     messages = default_messages(membership=membership) if messages is None else messages
     drawn = draw_membership if membership else draw
-    return drawn(
+    plan = drawn(
         seed,
         members=members,
         messages=messages,
@@ -91,6 +98,9 @@ def plan_of(
         profile=profile,
         config=config,
     )
+    if sealed:
+        plan.sealing = draw_sealing(seed, plan.character, plan.script)
+    return plan
 
 
 def simulate(
@@ -102,6 +112,7 @@ def simulate(
     profile: str | None = None,
     config: Config | None = None,
     membership: bool = False,
+    sealed: bool = False,
     record: bool = False,
     trace: bool = False,
     fail_fast: bool = False,
@@ -116,6 +127,7 @@ def simulate(
         profile: The profile of every member; None lets the seed draw the profile.
         config: The settings of the group; None lets the seed draw the settings.
         membership: Whether members make their own views.
+        sealed: Whether the group has keys, which rotate, and an adversary.
         record: Whether the result holds the script of the run.
         trace: Whether the result holds the rows of the trace.
         fail_fast: Whether the run ends at the first violation.
@@ -128,6 +140,7 @@ def simulate(
         profile=profile,
         config=config,
         membership=membership,
+        sealed=sealed,
     )
     world = world_of(plan, record=record, trace=trace, fail_fast=fail_fast)
     world.run()
@@ -147,9 +160,12 @@ def seed_result(seed: int, character: str, profile: str, world: World) -> SeedRe
         faults_of(world),
         world.oracle.violations,
         frozenset(
-            world.stream_coverage.seen
-            if world.membership_coverage is None
-            else world.membership_coverage.seen
+            (
+                world.stream_coverage.seen
+                if world.membership_coverage is None
+                else world.membership_coverage.seen
+            )
+            | (set() if world.sealed_group is None else world.sealed_group.seen())
         ),
         world.now_ns,
         sum(
@@ -158,6 +174,8 @@ def seed_result(seed: int, character: str, profile: str, world: World) -> SeedRe
             if host.member is not None
         ),
     )
+    if world.sealed_group is not None:
+        outcome.seals = world.sealed_group.datagram_counts()
     if world.record:
         outcome.script = world.recorded()
     if isinstance(world.tracer, SimulationTracer):
@@ -187,6 +205,8 @@ def faults_of(world: World) -> dict[str, int]:
         "late-timer": world.driver.late_ticks,
         "clock": clocks,
     }
+    if world.sealed_group is not None:
+        counts |= world.sealed_group.strike_counts()
     return {kind: count for kind, count in counts.items() if count}
 
 
@@ -204,6 +224,7 @@ def sweep(
     profile: str | None = None,
     config: Config | None = None,
     membership: bool = False,
+    sealed: bool = False,
     progress: Callable[[int], None] | None = None,
     trace: Path | None = None,
 ) -> SweepResult:
@@ -217,12 +238,18 @@ def sweep(
         profile: The profile of every member; None lets each seed draw the profile.
         config: The settings of every group; None lets each seed draw the settings.
         membership: Whether members make their own views.
+        sealed: Whether the group has keys, which rotate, and an adversary.
         progress: A function to call with the number of finished seeds.
         trace: The folder for the traces of all runs; None writes no traces.
     """
     result = SweepResult(
-        required_coverage=REQUIRED_MEMBERSHIP_COVERAGE if membership else REQUIRED_STREAM_COVERAGE
+        required_coverage=(
+            *(REQUIRED_MEMBERSHIP_COVERAGE if membership else REQUIRED_STREAM_COVERAGE),
+            *(REQUIRED_SEALING_COVERAGE if sealed else ()),
+        )
     )
+    if sealed:
+        result.faults.update(dict.fromkeys(SEALING_FAULTS, 0))
     begin_s = perf_counter()
     run = partial(
         simulate,
@@ -231,6 +258,7 @@ def sweep(
         profile=profile,
         config=config,
         membership=membership,
+        sealed=sealed,
     )
     outcomes = (
         _outcomes(run, seeds, workers) if trace is None else _run_traced(run, seeds, workers, trace)

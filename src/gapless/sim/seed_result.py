@@ -48,7 +48,10 @@ FAULT_KINDS = (
 
 @dataclass(slots=True)
 class SeedResult:
-    """The result of a seed; ``script`` and ``trace`` only on request."""
+    """The result of a seed; ``script`` and ``trace`` only on request.
+
+    ``seals`` counts sealed, opened and rejected datagrams, and is empty without keys.
+    """
 
     seed: int
     character: str
@@ -62,6 +65,7 @@ class SeedResult:
     seen: frozenset[str]
     simulated_ns: int
     repairs: int = 0
+    seals: dict[str, int] = field(default_factory=dict)
     script: Script | None = None
     trace: list[TraceRow] | None = None
     incarnations: list[IncarnationRecord] = field(default_factory=list)
@@ -83,6 +87,7 @@ class SweepResult:
     real_s: float = 0.0
     faults: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FAULT_KINDS, 0)))
     seen: Counter[str] = field(default_factory=Counter)
+    seals: Counter[str] = field(default_factory=Counter)
     characters: Counter[str] = field(default_factory=Counter)
     profiles: Counter[str] = field(default_factory=Counter)
     failed: list[SeedResult] = field(default_factory=list)
@@ -96,6 +101,7 @@ class SweepResult:
         self.messages += outcome.messages
         self.simulated_ns += outcome.simulated_ns
         self.faults.update(outcome.faults)
+        self.seals.update(outcome.seals)
         self.seen.update(outcome.seen.intersection(self.required_coverage))
         self.characters[outcome.character] += 1
         self.profiles[outcome.profile] += 1

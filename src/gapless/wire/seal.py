@@ -223,6 +223,7 @@ class Seal:
         self._parked: dict[bytes, _Sender] = {}
         self._own: _OwnKey | None = None
         self._own_keys: dict[tuple[bytes, bytes], _OwnKey] = {}
+        self._own_incarnations: frozenset[bytes] = frozenset()
         self._member = b""
         self._forgotten_incarnation = -1
 
@@ -350,6 +351,7 @@ class Seal:
             own.counter = counter
             self._own_keys[key.secret, sender_fields] = own
             self._forget_oldest(sender_fields)
+            self._own_incarnations = frozenset(fields for _, fields in self._own_keys)
         self._own = own
         return own
 
@@ -499,7 +501,7 @@ class Seal:
             foreign[key_id] = foreign.get(key_id, 0) + 1
             raise RemoteProtocolError("key", f"key {key_id:08x} does not open here")
         sender_fields = fields[_KEY_ID.size :]
-        if self._own is not None and sender_fields == self._own.sender_fields:
+        if sender_fields in self._own_incarnations:
             raise RemoteProtocolError("replay", "a datagram of this member came back")
         invalid = self._suites[key.cipher].invalid
         return _Sender(self._derive(key, sender_fields), invalid, key, sender_fields)

@@ -10,17 +10,31 @@ from __future__ import annotations
 
 from enum import StrEnum
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import ConfigError
+
+if TYPE_CHECKING:
+    from random import Random
 
 SECRET_BYTES = 32
 """The length of a key's secret, and of the secret of a ring."""
 KEY_ID_MAX = 2**32 - 1
 """Maximum id of a key."""
+_RANDOM_MASK = 0xFFFF
+"""The random bits of the number of an incarnation: 66 microseconds."""
 _GROUP_PERSON = b"gapless-group-1"
 _ENTRY_PERSON = b"gapless-entries"
 _LABEL_PERSON = b"gapless-label-1"
+
+
+def sealed_incarnation(clock_ns: int, rng: Random) -> int:
+    """Return the number of an incarnation that begins at ``clock_ns``.
+
+    The key of an incarnation seals each counter once. Random low bits keep two incarnations apart,
+    even if the clock was set back between them.
+    """
+    return clock_ns & ~_RANDOM_MASK | rng.getrandbits(_RANDOM_MASK.bit_length())
 
 
 class KeyState(StrEnum):

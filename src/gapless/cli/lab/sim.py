@@ -67,6 +67,11 @@ _MIN_MEMBERS, _MAX_MEMBERS = 2, 26
     is_flag=True,
     help="Let the groups form their views: joins, leaves, crashes, merges.",
 )
+@click.option(
+    "--sealed",
+    is_flag=True,
+    help="Give the groups keys that rotate, and an adversary on the network.",
+)
 @click.option("--scenario", default=None, hidden=True)
 @click.option(
     "--trace",
@@ -86,6 +91,7 @@ def sim(  # noqa: PLR0917 - one parameter per option
     members: str | None,
     workers: int | None,
     membership: bool,
+    sealed: bool,
     scenario: str | None,
     trace: Path | None,
     mutant: str,
@@ -99,7 +105,9 @@ def sim(  # noqa: PLR0917 - one parameter per option
     The seed draws a whole run: members, settings, messages, faults, and the profile unless
     --profile is given. The same seed gives the same digest every time. Settings given here replace
     drawn settings. With --membership the groups start without a view: members join, leave, crash,
-    freeze and are cut off, and have to agree on the members of the group. The exit code is 1 if an
+    freeze and are cut off, and have to agree on the members of the group. With --sealed every
+    datagram is sealed, keys rotate, and an adversary repeats and forges datagrams. The exit code is
+    1 if an
     invariant is violated, or if a sweep of 300 seeds or more (200 with --membership) of all
     profiles never reached a required branch.
     """
@@ -117,6 +125,7 @@ def sim(  # noqa: PLR0917 - one parameter per option
         "members": count,
         "profile": profile,
         "membership": membership,
+        "sealed": sealed,
     }
     if config_file is not None or properties is not None:
         group["config"] = config
@@ -164,7 +173,7 @@ def _one(seed: int, group: dict[str, Any], bug: str, trace: Path | None, as_json
             if key != "violations"
         ]
         console().print(make_table(f"Seed {seed}", ("what", "value"), rows))
-        _print_violations([outcome], membership=group["membership"], bug=bug)
+        _print_violations([outcome], group, bug=bug)
     return 0 if outcome.ok else 1
 
 
@@ -179,7 +188,7 @@ def _many(
     if as_json:
         print_json(report)
     else:
-        _print_sweep(report, result, membership=group["membership"])
+        _print_sweep(report, result, group)
     enough = thorough_seeds(membership=group["membership"])
     thorough = len(seeds) >= enough and "config" not in group and group["profile"] is None
     return 1 if result.failed or (thorough and result.never_seen) else 0
@@ -195,6 +204,7 @@ def _outcome_dict(outcome: SeedResult) -> dict[str, Any]:
         "events": outcome.events,
         "faults": outcome.faults,
         "repairs": outcome.repairs,
+        **({"seals": outcome.seals} if outcome.seals else {}),
         "seen": sorted(outcome.seen),
         "violations": [str(violation) for violation in outcome.violations],
         "simulated_seconds": outcome.simulated_ns / 1e9,
@@ -208,6 +218,7 @@ def _sweep_dict(result: SweepResult, workers: int) -> dict[str, Any]:
         "messages": result.messages,
         "faults": dict(sorted(result.faults.items())),
         "profiles": dict(sorted(result.profiles.items())),
+        **({"seals": dict(sorted(result.seals.items()))} if result.seals else {}),
         "violations": sum(len(outcome.violations) for outcome in result.failed),
         "must_happen_missing": result.never_seen,
         "must_happen": dict(sorted(result.seen.items())),
@@ -227,7 +238,7 @@ def _flat(value: object) -> object:
     return value
 
 
-def _print_sweep(report: dict[str, Any], result: SweepResult, *, membership: bool) -> None:
+def _print_sweep(report: dict[str, Any], result: SweepResult, group: dict[str, Any]) -> None:
     screen = console()
     tables = ("faults", "must_happen")
     rows = [(key, _flat(value)) for key, value in report.items() if key not in tables]
@@ -237,10 +248,10 @@ def _print_sweep(report: dict[str, Any], result: SweepResult, *, membership: boo
     screen.print(
         make_table("What must happen, and in how many seeds it did", ("what", "seeds"), happened)
     )
-    _print_violations(result.failed, membership=membership)
+    _print_violations(result.failed, group)
 
 
-def _print_violations(failed: list[SeedResult], *, membership: bool, bug: str = "") -> None:
+def _print_violations(failed: list[SeedResult], group: dict[str, Any], bug: str = "") -> None:
     screen = console()
     for outcome in [outcome for outcome in failed if not outcome.ok][:_SHOWN_FAILURES]:
         rows = [
@@ -249,8 +260,9 @@ def _print_violations(failed: list[SeedResult], *, membership: bool, bug: str = 
         screen.print(
             make_table(f"Seed {outcome.seed} violates", ("check", "at", "member", "what"), rows)
         )
-        same = f"{outcome.seed} --profile {outcome.profile}" + (
-            " --membership" if membership else ""
-        )
+        same = f"{outcome.seed} --profile {outcome.profile}"
+        same += "".join(f" --{flag}" for flag in ("membership", "sealed") if group[flag])
         same += f' --mutant "{bug}"' if bug else ""
-        screen.print(f"replay: gapless sim {same}    shrink: gapless shrink {same}")
+        # A script does not contain the keys: sealed runs are replayed, and not shrunk.
+        shrink = "" if group["sealed"] else f"    shrink: gapless shrink {same}"
+        screen.print(f"replay: gapless sim {same}{shrink}")

@@ -31,6 +31,7 @@ from gapless.sim.checkers.retransmission import (
     ExactRepairChecker,
     NakPacingChecker,
 )
+from gapless.sim.checkers.sealing import SEALING_CHECKERS
 from gapless.sim.checkers.unicast_and_oob import UNICAST_AND_OOB_CHECKERS
 from gapless.sim.oracle.checker import InvariantChecker
 from gapless.sim.oracle.model_update import is_absence_loss
@@ -732,5 +733,6 @@ CHECKERS: tuple[type[InvariantChecker], ...] = (
     RepairCostChecker,
     *UNICAST_AND_OOB_CHECKERS,
     *MEMBERSHIP_CHECKERS,
+    *SEALING_CHECKERS,
 )
 """Every online check, in the order of the calls in a step."""

@@ -9,6 +9,7 @@ from gapless.errors import LocalProtocolError
 from gapless.sim.mutants.membership_mutants import MEMBERSHIP_MUTANTS, SCENARIO_MUTANTS
 from gapless.sim.mutants.planting import planted
 from gapless.sim.mutants.profile_mutants import PROFILE_MUTANTS
+from gapless.sim.mutants.seal_mutants import SEAL_MUTANTS, TRANSPORT_MUTANTS
 from gapless.sim.mutants.stream_mutants import STREAM_MUTANTS
 
 if TYPE_CHECKING:
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 
     from gapless.sim.mutants.planting import Mutant
 
-MUTANTS = (*STREAM_MUTANTS, *PROFILE_MUTANTS, *MEMBERSHIP_MUTANTS)
+MUTANTS = (*STREAM_MUTANTS, *PROFILE_MUTANTS, *MEMBERSHIP_MUTANTS, *SEAL_MUTANTS)
 """Every planted bug that seeds of the swarm catch."""
 
 
 def mutant_by_name(name: str) -> Mutant:
     """Return the mutant called ``name``."""
-    for mutant in (*MUTANTS, *SCENARIO_MUTANTS):
+    for mutant in (*MUTANTS, *SCENARIO_MUTANTS, *TRANSPORT_MUTANTS):
         if mutant.name == name:
             return mutant
     raise LocalProtocolError(

@@ -42,6 +42,7 @@ def hunt(mutant: Mutant, seeds: int, first: int = 0) -> MutantVerdict:
         profile=mutant.profile or None,
         character=mutant.character or None,
         membership=mutant.membership,
+        sealed=mutant.sealed,
         fail_fast=True,
     )
     for turn in range(seeds):

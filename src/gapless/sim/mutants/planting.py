@@ -24,7 +24,7 @@ class Mutant(NamedTuple):
 
     The hunt uses ``profile``, or the profiles drawn by the seeds if ``profile`` is empty. With
     ``membership`` the hunt uses groups that make their own views, and ``character`` chooses a kind
-    of run.
+    of run. With ``sealed`` the groups have keys and an adversary.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
     profile: str = ""
     membership: bool = False
     character: str = ""
+    sealed: bool = False
 
 
 @contextmanager

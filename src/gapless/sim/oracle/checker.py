@@ -21,7 +21,8 @@ Hooks of one step, in the order of the calls:
 8. ``sampled`` at every ``SAMPLE_STEPS``-th step.
 
 Outside of a step: ``incarnation_started``, ``incarnation_ended``, ``sent``, ``view``,
-``state_provided``, ``view_pending``, and ``close`` when the run is over.
+``state_provided``, ``view_pending``, and ``close`` when the run is over. In a sealed group
+``encryption`` and ``sealed`` see each outgoing datagram, and ``opening`` each arrival.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
     from gapless.sim.oracle.model import InboundModel, MemberModel
     from gapless.sim.oracle.model_update import ApplicationSend
     from gapless.sim.oracle.oracle import Oracle
+    from gapless.sim.sealing.attempt import OpeningAttempt, SealedDatagram
     from gapless.wire import Ack, Data, Frame, Gone, Nak, Tail
+    from gapless.wire.seal import Seal
+    from gapless.wire.seal_keys import SealKey
 
 Outgoing = list[tuple["Address | None", Datagram]]
 """The decoded datagrams of a step, each with a destination (None: the group)."""
@@ -203,6 +207,17 @@ class InvariantChecker:
 
     def view_pending(self) -> None:
         """A converged group will install another view."""
+
+    # The seals of a sealed group
+
+    def encryption(self, key: bytes, nonce: bytes) -> None:
+        """A member is about to encrypt with this pair of derived key and nonce."""
+
+    def sealed(self, model: MemberModel, sealed: SealedDatagram, key: SealKey) -> None:
+        """A member has sealed a datagram; ``key`` is the sealing key of its keyring."""
+
+    def opening(self, model: MemberModel, attempt: OpeningAttempt, seal: Seal) -> None:
+        """A member has opened or rejected a datagram; ``seal`` is the seal of its process."""
 
     def close(self) -> None:
         """The run is over."""

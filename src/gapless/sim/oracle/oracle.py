@@ -49,7 +49,10 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Delivery, Ready
     from gapless.sim.link_counters import LinkCounters
     from gapless.sim.oracle.checker import Outgoing
+    from gapless.sim.sealing.attempt import OpeningAttempt, SealedDatagram
     from gapless.wire import Frame
+    from gapless.wire.seal import Seal
+    from gapless.wire.seal_keys import SealKey
 
 _make = tuple.__new__
 
@@ -154,6 +157,9 @@ class Oracle:
         self._view = subscribers(lambda checker: checker.view)
         self._state_provided = subscribers(lambda checker: checker.state_provided)
         self._view_pending = subscribers(lambda checker: checker.view_pending)
+        self._encryption = subscribers(lambda checker: checker.encryption)
+        self._sealed = subscribers(lambda checker: checker.sealed)
+        self._opening = subscribers(lambda checker: checker.opening)
         self._close = subscribers(lambda checker: checker.close)
 
     @property
@@ -346,6 +352,24 @@ class Oracle:
             model.stream.queue += [
                 QueuedMessage(ready.ticket, payload, not_back) for payload in payloads
             ]
+
+    def on_encryption(self, key: bytes, nonce: bytes) -> None:
+        """Check a pair of derived key and nonce before its use."""
+        for hook in self._encryption:
+            hook(key, nonce)
+
+    def on_sealed(self, model: MemberModel, sealed: SealedDatagram, key: SealKey) -> None:
+        """Check a sealed datagram; ``key`` is the sealing key of the member's keyring."""
+        for hook in self._sealed:
+            hook(model, sealed, key)
+
+    def on_opening(
+        self, model: MemberModel, attempt: OpeningAttempt, seal: Seal, t_ns: int
+    ) -> None:
+        """Check that exactly the right datagrams open, and that a rejection changes nothing."""
+        self.t_ns, self.current_member = t_ns, model
+        for hook in self._opening:
+            hook(model, attempt, seal)
 
     def fingerprint_if_refused(self, model: MemberModel, datagram: Datagram | None) -> object:
         """Return the member's fingerprint if ``datagram`` must not change the member, else None."""

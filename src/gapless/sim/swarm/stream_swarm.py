@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from gapless.faults.faults import Fault
     from gapless.sim.script import Action
+    from gapless.sim.sealing.plan import SealingPlan
 
 CHARACTERS = ("calm", "loss", "swarm")
 """The characters of runs; a seed draws a character, mostly the last.
@@ -109,6 +110,7 @@ class SwarmPlan:
     faults: list[Fault]
     late_timers: LateTimers | None
     enabled_faults: tuple[str, ...]
+    sealing: SealingPlan | None = None
 
 
 def draw(

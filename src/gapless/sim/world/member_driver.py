@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from gapless.errors import LocalProtocolError
+from gapless.faults.faults import FORGED
 from gapless.faults.frame_names import incarnation_name, label_of
 from gapless.protocol.ready import ANYONE
 from gapless.run import Run
+from gapless.sim.link_counters import LinkCounters
 from gapless.sim.world.network import decode_or_none
 from gapless.wire import decode
 
@@ -85,6 +87,7 @@ class MemberDriver:
         self._record = context.record
         self._names_matter = context.names_matter
         self._processes = processes
+        self._sealed_group = context.sealed_group
         self._keep_payloads = keep_payloads
         self._names: dict[Address, str] = {}
         self._decoded: dict[bytes, Datagram] = {}
@@ -142,6 +145,11 @@ class MemberDriver:
             self._network.arrive(copy)
             self._receive(host, copy, datagram)
 
+    def inject(self, host: Host, arrived: bytes) -> None:
+        """Hand bytes that crossed no link to a running member."""
+        if host.member is not None and not host.paused:
+            self._receive(host, (arrived, b"", LinkCounters(), FORGED), None)
+
     def receive_buffered(self, host: Host) -> None:
         """Receive the datagrams that arrived during a pause."""
         while host.buffer and not host.paused:
@@ -158,14 +166,20 @@ class MemberDriver:
             return
         now_ns = self._scheduler.now_ns
         local_ns = now_ns + host.epoch_ns if host.has_no_drift else host.clock.local_ns(now_ns)
-        before = self._oracle.fingerprint_if_refused(model, datagram)
         self.log.append(now_ns)
         self.log.append(crc32(arrived, host.node << 3 | _ARRIVE))
+        intact = datagram is not None and arrived is sent
+        if self._sealed_group is not None:
+            opened = self._sealed_group.open(host, arrived)
+            if opened is None:
+                return
+            if not intact:
+                datagram, intact = decode(opened, opened=True), True
+        before = self._oracle.fingerprint_if_refused(model, datagram)
         try:
-            intact = datagram is not None and arrived is sent
             ready = (
                 member.receive_decoded(datagram, local_ns)
-                if intact and datagram
+                if intact and datagram is not None
                 else member.receive(arrived, local_ns)
             )
         except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
@@ -243,12 +257,16 @@ class MemberDriver:
         if self._tracer is not None:
             self._tracer.step(now_ns, model, datagram, ready)
         outgoing = []
-        for to, data in ready.transmits:
+        transmits = ready.transmits
+        sent = [data for _, data in transmits]
+        if self._sealed_group is not None:
+            sent = self._sealed_group.seal(host, sent)
+        for (to, data), on_wire in zip(transmits, sent, strict=True):
             out = self._decoded.get(data)
             if out is None:
                 out = self._decode_cached(data)
             outgoing.append((to, out))
-            self._transmit(host, to, data, out)
+            self._transmit(host, to, on_wire, out)
         self._oracle.on_step(model, cause, datagram, ready, outgoing, local_ns, now_ns, before)
         events = ready.events if self._script.membership else None
         if events:
@@ -324,6 +342,14 @@ class MemberDriver:
             self._tracer.transmit(
                 self._scheduler.now_ns, host.member_model, crossing, copies, reason
             )
+
+    def copies_in_flight(self) -> Iterable[bytes]:
+        """Return the bytes of every copy on a link or in a socket buffer."""
+        for _, _, handler, args in self._scheduler.heap:
+            if handler == self._arrive:
+                yield args[1][0]
+        for host in self._hosts.values():
+            yield from (copy[0] for copy, _ in host.buffer)
 
     def _in_flight(self) -> Iterable[tuple[int, Datagram]]:
         """Return every readable datagram in flight, with its target node."""

@@ -84,9 +84,20 @@ class ProcessModel:
         elif host.member is None:
             host.durable, host.wants_state, host.next_start = action.durable, action.state, None
             host.stores_deliveries = action.stores
+            self._new_process(host)
             self._join(host)
         else:
             host.next_start = action
+
+    def _new_process(self, host: Host) -> None:
+        """In a sealed group: give the process of a host a seal of its own."""
+        if self._context.sealed_group is not None:
+            self._context.sealed_group.start_process(host)
+
+    def _new_incarnation(self, host: Host) -> None:
+        """In a sealed group: give the incarnation of a host its number on the wire."""
+        if self._context.sealed_group is not None:
+            self._context.sealed_group.start_incarnation(host)
 
     def _host_of(self, who: str) -> Host:
         """Return the host of an incarnation; the first incarnation creates the host."""
@@ -99,9 +110,11 @@ class ProcessModel:
 
     def _start_endpoint(self, host: Host, name: str) -> None:
         context, seed = self._context, self._script.seed
+        self._new_process(host)
         rarely = self._rare_branches(name) if self._script.rare else None
         config = context.member_configs.get(host.name, self._config)
         member = host.start(name, GROUP, config, seed, tracing=True, rarely=rarely)
+        self._new_incarnation(host)
         host.member_model = self._oracle.on_incarnation_start(
             host.address, host.incarnation_name, member
         )
@@ -117,6 +130,7 @@ class ProcessModel:
             name, GROUP, self._config, self._script.seed, rarely=rarely
         )
         host.application = SimulatedApplication()
+        self._new_incarnation(host)
         model = host.member_model = self._oracle.on_incarnation_start(
             host.address, host.incarnation_name, member
         )

@@ -12,6 +12,7 @@ from gapless.sim.coverage.membership_coverage import MembershipCoverage
 from gapless.sim.coverage.stream_coverage import StreamCoverage
 from gapless.sim.oracle.oracle import Oracle
 from gapless.sim.script import ScriptedFates
+from gapless.sim.sealing.sealed_group import SealedGroup
 from gapless.sim.world.network import SimulatedNetwork
 from gapless.sim.world.scheduler import Scheduler
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gapless.faults.faults import Fault, LateTimers
     from gapless.sim.oracle.checker import InvariantChecker
     from gapless.sim.script import Script
+    from gapless.sim.sealing.plan import SealingPlan
     from gapless.sim.world.host import Host
     from gapless.sim.world.tracer import RunTracer
 
@@ -41,6 +43,7 @@ class RunContext:
         tracer: RunTracer | None = None,
         fail_fast: bool = False,
         member_configs: Mapping[str, Config] | None = None,
+        sealing: SealingPlan | None = None,
     ) -> None:
         self.config = config
         self.member_configs = member_configs or {}
@@ -52,9 +55,6 @@ class RunContext:
         self.late_timers = late_timers
         self.hosts: dict[str, Host] = {}
         self.by_node: dict[int, Host] = {}
-        chain = _fault_chain(script, faults)
-        self.network = SimulatedNetwork(chain, script.delay_ns, record=record, fifo=script.fifo)
-        self.names_matter = record or script.only_loss or chain.names_matter or tracer is not None
         self.oracle = Oracle(
             config,
             (
@@ -74,6 +74,13 @@ class RunContext:
             (check for check in self.oracle.checkers if isinstance(check, MembershipCoverage)), None
         )
         self.scheduler = Scheduler(self.oracle.violations if fail_fast else ())
+        self.sealed_group: SealedGroup | None = None
+        if sealing is not None:
+            self.sealed_group = SealedGroup(sealing, self.scheduler, self.oracle)
+            faults = [self.sealed_group.adversary, *(faults or ())]
+        chain = _fault_chain(script, faults)
+        self.network = SimulatedNetwork(chain, script.delay_ns, record=record, fifo=script.fifo)
+        self.names_matter = record or script.only_loss or chain.names_matter or tracer is not None
 
     def running(self) -> Iterable[Host]:
         """Return the hosts with a running process."""

@@ -42,6 +42,8 @@ from gapless.sim.script import (
     SetRetransmitInterval,
     StartProcess,
 )
+from gapless.sim.sealing.rotation import Rotation
+from gapless.sim.sealing.window_edge import WindowEdge
 from gapless.sim.world.action_queue import ActionQueue
 from gapless.sim.world.convergence import self_managed
 from gapless.sim.world.host import Host
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Digest
     from gapless.sim.oracle.checker import InvariantChecker
     from gapless.sim.script import Action
+    from gapless.sim.sealing.plan import SealingPlan
     from gapless.sim.world.tracer import RunTracer
 
 _MAX_EVENTS = 300_000
@@ -80,6 +83,7 @@ class World:
         keep_payloads: Whether each host keeps every delivered payload.
         fail_fast: Whether the run ends at the first violation.
         member_configs: The settings of nodes that differ from ``config``, by node name.
+        sealing: The keys and the adversary of a sealed group; None for a group without keys.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class World:
         keep_payloads: bool = False,
         fail_fast: bool = False,
         member_configs: Mapping[str, Config] | None = None,
+        sealing: SealingPlan | None = None,
     ) -> None:
         if trace:
             assert tracer is None, "a run has one tracer"
@@ -116,6 +121,7 @@ class World:
             tracer=tracer,
             fail_fast=fail_fast,
             member_configs=member_configs,
+            sealing=sealing,
         )
         self.scheduler = context.scheduler
         self.network = context.network
@@ -127,6 +133,10 @@ class World:
         self.process_model = ProcessModel(context, self._actions, keep_payloads=keep_payloads)
         self.driver = self.process_model.driver
         self.convergence = self.process_model.convergence
+        self.sealed_group = context.sealed_group
+        if self.sealed_group is not None:
+            Rotation(self.sealed_group, self.hosts, self.driver.copies_in_flight)
+            WindowEdge(self.sealed_group, self.hosts, self.driver.inject)
         self._saved_digests: dict[str, Digest] = {}
         self._first_view: dict[str, int] = {}
         for action in script.actions:

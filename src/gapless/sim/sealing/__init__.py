@@ -1,0 +1,1 @@
+"""Sealed groups in the simulator: seals, rotations of keys, and an adversary on the network."""
