@@ -14,6 +14,7 @@ from gapless.sim.mutants.catalogue import MUTANTS, mutant_by_name
 from gapless.sim.mutants.hunt import hunt, hunt_all
 from gapless.sim.mutants.membership_mutants import SCENARIO_MUTANTS
 from gapless.sim.mutants.planting import Mutant, planted
+from gapless.sim.mutants.seal_mutants import TRANSPORT_MUTANTS
 from gapless.sim.oracle.oracle import InvariantViolation
 from gapless.sim.runner import simulate
 from gapless.sim.scenario.scenario_file import load
@@ -74,7 +75,7 @@ def test_a_mutant_whose_text_is_gone_says_so() -> None:
         pass
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *TRANSPORT_MUTANTS], ids=lambda mutant: mutant.name)
 def test_every_bug_can_be_planted(mutant: Mutant) -> None:
     """The quick half of the hunt: the source has changed, and so must the bug."""
     with planted(mutant):
@@ -116,5 +117,5 @@ def test_the_page_lists_every_planted_bug() -> None:
     listed = {(row[0], row[1], row[2]) for row in table()}
     assert {
         (mutant.name, mutant.bug, mutant.profile or "any")
-        for mutant in (*MUTANTS, *SCENARIO_MUTANTS)
+        for mutant in (*MUTANTS, *SCENARIO_MUTANTS, *TRANSPORT_MUTANTS)
     } <= listed

@@ -30,7 +30,7 @@ from gapless.wire.seal import (
     control_note,
     is_control,
 )
-from gapless.wire.seal_keys import KeyRing, KeyState, SealKey
+from gapless.wire.seal_keys import KeyRing, KeyState, SealKey, sealed_incarnation
 from tests.support.processes import ROOT
 
 GROUP = 7
@@ -126,6 +126,13 @@ def test_a_datagram_of_another_sender_or_group_is_not_spliced_in() -> None:
     of_a, of_b = sealer().seal(datagram(sender=A)), sealer().seal(datagram(sender=B))
     assert reason_of(other, of_b[:HEADER_BYTES] + of_a[HEADER_BYTES:]) == "seal"
     assert reason_of(other, of_a[:HEADER_BYTES] + of_b[HEADER_BYTES:]) == "seal"
+
+
+def test_incarnations_at_the_same_time_have_different_numbers() -> None:
+    clock_ns, rng = 1_700_000_000_123_456_789, Random(3)
+    numbers = [sealed_incarnation(clock_ns, rng) for _ in range(20)]
+    assert len(set(numbers)) == len(numbers)
+    assert {number >> 16 for number in numbers} == {clock_ns >> 16}
 
 
 def test_each_incarnation_and_each_key_counts_from_one() -> None:

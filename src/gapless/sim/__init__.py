@@ -1,17 +1,18 @@
 """Deterministic simulation of whole groups: a single thread, a seed, and virtual time.
 
-``script`` describes a run: actions, and the fates of single frames. Nine packages, in the order of
+``script`` describes a run: actions, and the fates of single frames. Ten packages, in the order of
 a run:
 
 1. ``swarm`` draws a plan from a seed: settings, faults, load, and a script.
 2. ``world`` plays a script: scheduler, processes, network, applications, and the trace.
-3. ``oracle`` watches every step and models the obligations of every member.
-4. ``checkers`` compare each step with the model, with a class for each invariant.
-5. ``coverage`` records the situations that a sweep must have seen.
-6. ``mutants`` plant bugs in the protocol, to show that the checkers find bugs.
-7. ``scenario`` is the text form of a script and its outcome: grammar, files, diagrams.
-8. ``shrink`` reduces a failing script to a small scenario file.
-9. ``model_check`` searches every interleaving of a small group instead of a single run.
+3. ``sealing`` adds keys, rotations and an adversary to a world.
+4. ``oracle`` watches every step and models the obligations of every member.
+5. ``checkers`` compare each step with the model, with a class for each invariant.
+6. ``coverage`` records the situations that a sweep must have seen.
+7. ``mutants`` plant bugs in the protocol, to show that the checkers find bugs.
+8. ``scenario`` is the text form of a script and its outcome: grammar, files, diagrams.
+9. ``shrink`` reduces a failing script to a small scenario file.
+10. ``model_check`` searches every interleaving of a small group instead of a single run.
 
 For your own tests: ``SimulatedGroup`` drives a group step by step, ``simulate`` runs a seed,
 ``sweep`` runs many seeds, and ``World`` plays a ``Script``. ``CHECKERS`` are the checkers of every

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gapless.wire.seal_keys import SealKey
 
 _MAX_RECORDS = 256
+_OLDEST = 128
 _COUNTER_BYTES = 8
 _KEY_ID = slice(4, 8)
 _FLAGS_AT = 3
@@ -53,7 +54,7 @@ class Adversary:
         self._rng = rng
         self._plan = plan
         self._retired_at = retired_at
-        self._records: list[tuple[str, bytes]] = []
+        self._records: list[Crossing] = []
 
     def cross(self, crossing: Crossing, copies: list[Copy], now_ns: int) -> list[Copy]:
         """Record the datagram, and sometimes add a copy of the adversary."""
@@ -72,25 +73,28 @@ class Adversary:
         return [*copies, Copy(copies[0].delay_ns + rng.choice(_LATE_NS), made, mark)]
 
     def _record(self, crossing: Crossing) -> None:
-        """Keep a sample of all datagrams, old and new."""
-        records, record = self._records, (crossing.source.rstrip("'"), crossing.datagram)
+        """Keep the first datagrams, and a sample of all later ones."""
+        records = self._records
         if len(records) < _MAX_RECORDS:
-            records.append(record)
+            records.append(crossing)
         elif self._rng.random() < 0.2:
-            records[self._rng.randrange(_MAX_RECORDS)] = record
+            records[self._rng.randrange(_OLDEST, _MAX_RECORDS)] = crossing
 
     def _any_record(self) -> bytes:
-        return self._rng.choice(self._records)[1]
+        return self._rng.choice(self._records).datagram
 
     # Attacks
 
     def _replay(self, crossing: Crossing) -> bytes:
-        """Repeat a recorded datagram, whoever sent it to whom."""
-        return self._any_record()
+        """Repeat a recorded datagram: any one, or one of the oldest that had the same target."""
+        if self._rng.random() < 0.5:
+            return self._any_record()
+        known = [old.datagram for old in self._records[:_OLDEST] if old.target == crossing.target]
+        return self._rng.choice(known) if known else b""
 
     def _reflect(self, crossing: Crossing) -> bytes:
         """Return a datagram to the node that sent it."""
-        own = [datagram for source, datagram in self._records if source == crossing.target]
+        own = [old.datagram for old in self._records if old.source.rstrip("'") == crossing.target]
         return self._rng.choice(own) if own else b""
 
     def _splice(self, crossing: Crossing) -> bytes:

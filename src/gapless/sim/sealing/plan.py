@@ -92,7 +92,7 @@ def draw_sealing(seed: int, character: str, script: Script) -> SealingPlan:
         share = rng.choice((0.3, 0.6, 1.0))
         attacks = tuple(attack for attack in ATTACKS if rng.random() < share)
     successors = rng.choice(
-        ((), (SECOND_KEY,), (SECOND_KEY, THIRD_KEY), (SECOND_KEY, FIRST_KEY), (SECOND_KEY,))
+        ((), (SECOND_KEY,), (SECOND_KEY, THIRD_KEY), *((SECOND_KEY, FIRST_KEY),) * 2)
     )
     calm_ns = script.calm_ns
     edges = 0 if strict or rng.random() < 0.8 else rng.choice((1, 2))

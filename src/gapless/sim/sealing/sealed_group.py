@@ -42,15 +42,17 @@ from gapless.wire.seal_keys import KeyRing, KeyState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gapless.identity import Address
+    from gapless.protocol.ready import Transmit
     from gapless.sim.oracle.oracle import Oracle
     from gapless.sim.sealing.plan import SealingPlan
     from gapless.sim.world.host import Host
     from gapless.sim.world.scheduler import Scheduler
     from gapless.wire.seal_keys import SealKey
 
-_INCARNATION = Struct("<Q")
+_INCARNATION, _SENDER = Struct("<Q"), Struct("<QQ")
 _FIELDS = slice(8, HEADER_BYTES)
-_INCARNATION_AT = 24
+_NODE_AT, _INCARNATION_AT = 16, 24
 _CHECKSUM = slice(4, 8)
 _KEY_ID = Struct("<I")
 _FLAGS_AT = 3
@@ -196,7 +198,9 @@ class SealedGroup:
         self._ways = split(plan.seed, "sealing calls")
         self._known: dict[bytes, SealedDatagram] = {}
         self._began_ns: dict[str, int] = {}
-        self._incarnations: dict[bytes, int] = {}
+        self._clocks_ns: dict[str, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._incarnations: dict[tuple[int, int], int] = {}
 
     # Processes
 
@@ -213,11 +217,14 @@ class SealedGroup:
         if began_ns is not None and self._rng.random() < self.plan.clock_back:
             self.counts["clock-back"] += 1
         else:
-            began_ns = _YEAR_NS + self.scheduler.now_ns
+            clock_ns = self._clocks_ns.setdefault(host.name, self._rng.randrange(_YEAR_NS))
+            began_ns = clock_ns + self.scheduler.now_ns
         self._began_ns[host.name] = began_ns
         process = self.processes[host.name]
         process.number = seal_keys.sealed_incarnation(began_ns, self._rng)
         process.last_sent = b""
+        self._numbers[host.node, host.incarnation] = process.number
+        self._incarnations[host.node, process.number] = host.incarnation
 
     def write_file(self, node: str, keys: tuple[SealKey, ...]) -> None:
         """Change the keyring file of a node; the running process has not read the file yet."""
@@ -272,18 +279,25 @@ class SealedGroup:
 
     # Datagrams
 
-    def seal(self, host: Host, datagrams: Sequence[bytes]) -> list[bytes]:
-        """Return the sealed forms of datagrams that the host's member sends in one step."""
-        if not datagrams:
+    def seal(self, host: Host, transmits: Sequence[Transmit]) -> list[bytes]:
+        """Return the sealed forms of the datagrams that the host's member sends in one step."""
+        if not transmits:
             return []
-        process, oracle, model = self.processes[host.name], self.oracle, host.member_model
+        process = self.processes[host.name]
+        plain = [
+            _renumbered(data, process.number, self._addressee_number(to)) for to, data in transmits
+        ]
+        process.last_sent = plain[-1]
+        return self._seal_plain(host, process, plain)
+
+    def _addressee_number(self, to: Address | None) -> int | None:
+        return None if to is None else self._numbers.get(to, to.incarnation)
+
+    def _seal_plain(self, host: Host, process: SealedProcess, plain: list[bytes]) -> list[bytes]:
+        oracle, model = self.oracle, host.member_model
         assert model is not None
         oracle.t_ns, oracle.current_member = self.scheduler.now_ns, model
-        plain = [_renumbered(datagram, process.number) for datagram in datagrams]
-        fields, process.last_sent = plain[0][_FIELDS], datagrams[-1]
-        process.own.add(fields)
-        (incarnation,) = _INCARNATION.unpack_from(datagrams[0], _INCARNATION_AT)
-        self._incarnations[fields] = incarnation
+        process.own.add(plain[0][_FIELDS])
         found = self._seal_some_way(process.seal, plain)
         for opened, sealed in zip(plain, found, strict=True):
             known = self._describe(process, opened, sealed)
@@ -327,11 +341,11 @@ class SealedGroup:
         All are the last datagram of the host again.
         """
         process = self.processes[host.name]
-        plain = _renumbered(process.last_sent, process.number)
-        first, second = self.seal(host, [process.last_sent] * 2)
+        plain = process.last_sent
+        first, second = self._seal_plain(host, process, [plain] * 2)
         for _ in range(count - 2):
             process.seal.seal(plain)
-        return first, second, *self.seal(host, [process.last_sent])
+        return first, second, *self._seal_plain(host, process, [plain])
 
     def _describe(self, process: SealedProcess, plain: bytes, sealed: bytes) -> SealedDatagram:
         flags = plain[_FLAGS_AT]
@@ -371,13 +385,34 @@ class SealedGroup:
         if rejection or unfit or known is None:
             return None  # the checkers have reported a datagram that opened wrongly
         process.remember(known)
-        return _renumbered(opened, self._incarnations.get(known.fields, 0))
+        return self._with_incarnations(host, opened)
+
+    def _with_incarnations(self, host: Host, opened: bytes) -> bytes:
+        """Return an opened datagram with the incarnations of the simulation.
+
+        The number of an addressee that is another node is the number of no incarnation here.
+        """
+        node, number = _SENDER.unpack_from(opened, _NODE_AT)
+        addressee = None
+        if opened[_FLAGS_AT] & ADDRESSED:
+            (addressee,) = _INCARNATION.unpack_from(opened, HEADER_BYTES)
+            addressee = self._incarnations.get((host.node, addressee), addressee)
+        return _renumbered(opened, self._incarnations[node, number], addressee)
 
 
-def _renumbered(datagram: bytes, incarnation: int) -> bytes:
-    """Return a datagram with another incarnation of the sender, and without a checksum."""
-    number, front = _INCARNATION.pack(incarnation), datagram[: _CHECKSUM.start] + _NO_CHECKSUM
-    return front + datagram[_CHECKSUM.stop : _INCARNATION_AT] + number + datagram[HEADER_BYTES:]
+def _renumbered(datagram: bytes, sender: int, addressee: int | None) -> bytes:
+    """Return a datagram with other incarnations, and without a checksum."""
+    parts = [
+        datagram[: _CHECKSUM.start],
+        _NO_CHECKSUM,
+        datagram[_CHECKSUM.stop : _INCARNATION_AT],
+        _INCARNATION.pack(sender),
+    ]
+    start = HEADER_BYTES
+    if addressee is not None and datagram[_FLAGS_AT] & ADDRESSED:
+        parts.append(_INCARNATION.pack(addressee))
+        start = ADDRESSED_HEADER_BYTES
+    return b"".join((*parts, datagram[start:]))
 
 
 def _digest(data: bytes) -> bytes:

@@ -258,9 +258,11 @@ class MemberDriver:
             self._tracer.step(now_ns, model, datagram, ready)
         outgoing = []
         transmits = ready.transmits
-        sent = [data for _, data in transmits]
-        if self._sealed_group is not None:
-            sent = self._sealed_group.seal(host, sent)
+        sent = (
+            [data for _, data in transmits]
+            if self._sealed_group is None
+            else self._sealed_group.seal(host, transmits)
+        )
         for (to, data), on_wire in zip(transmits, sent, strict=True):
             out = self._decoded.get(data)
             if out is None:
