@@ -108,7 +108,8 @@ class HearingCheck:
             for other in relays[:_MAX_RELAYS]:
                 out.transmit(other, Suspect(m.me, (member,), True))
         elif acting is not None:
-            out.transmit(acting, Suspect(m.me, (member,), True))
+            to = acting if m.guard is None else None
+            out.transmit(to, Suspect(m.me, (member,), True))
 
     def on_pause(self, by_ns: int, now_ns: int) -> None:
         """Do not count the pause of this process as silence of other members."""

@@ -42,6 +42,7 @@ from gapless.protocol.membership.coordinator import (
 )
 from gapless.protocol.membership.hearing import HearingCheck
 from gapless.protocol.membership.merge import MergeProtocol
+from gapless.protocol.membership.view_backing import ViewBacking
 from gapless.protocol.membership.view_transfer import ViewTransfer
 from gapless.protocol.ready import ANYONE
 from gapless.wire.frames import (
@@ -54,6 +55,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     Suspect,
 )
 
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, RosterEntry
     from gapless.protocol.early_budget import EarlyBudget
     from gapless.protocol.membership.failure_detector import FailureDetector
+    from gapless.protocol.membership.signatures import SignatureGuard
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.wire.frames import MembershipFrame
 
@@ -112,6 +115,7 @@ class Membership:
         rng: Random,
         failure_detector: FailureDetector,
         budget: EarlyBudget | None = None,
+        guard: SignatureGuard | None = None,
     ) -> None:
         self.own_entry = entry
         self.me = entry.address
@@ -125,10 +129,12 @@ class Membership:
         self.leaving: set[Address] = set()
         self.moved_away: set[Address] = set()
         self.admitted = False
-        self.view_transfer = ViewTransfer(self.me, config, budget)
+        self.view_transfer = ViewTransfer(self.me, config, budget, guard)
         self.coordinator = Coordinator(self)
         self.merging = MergeProtocol(self)
         self.hearing = HearingCheck(self)
+        self.guard = guard
+        self.backing = None if guard is None else ViewBacking(self, guard)
         self.roster_answers = AnswerLimiter(
             config.join_interval_ns, _MAX_ROSTERS, _MAX_ROSTERS_EACH
         )
@@ -137,7 +143,7 @@ class Membership:
         )
         self._relays = AnswerLimiter(config.heartbeat_interval_ns, _MAX_ANSWERS, _MAX_ANSWERS)
         self._concurrent_joiners: dict[Address, tuple[int, RosterEntry]] = {}
-        self._foreign_views = ViewTransfer(self.me, config, budget)
+        self._foreign_views = ViewTransfer(self.me, config, budget, guard)
         self._leave_granted_by: Address | None = None
         self._granted_leavers: dict[Address, int] = {}
         self._retry_ns: int | None = None
@@ -182,7 +188,9 @@ class Membership:
     def due_ns(self) -> int | None:
         """When the next retry or decision is due."""
         own = self._retry_ns, self._found_due_ns, self._give_up_ns, self._ask_maker_ns
-        all_ns = (*own, self.coordinator.due_ns, self.merging.due_ns, self.hearing.due_ns)
+        backing_ns = None if self.backing is None else self.backing.due_ns
+        machines = self.coordinator.due_ns, self.merging.due_ns, self.hearing.due_ns, backing_ns
+        all_ns = (*own, *machines)
         return min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
 
     # Joining
@@ -335,6 +343,8 @@ class Membership:
             # Every member relays: without a limit a flood would reach the coordinator many times.
             if self._relays.allows(address, out.now_ns):
                 out.transmit(acting, Join(frame.entry))
+                if self.guard is not None and (signed := self.guard.signed_join(address)):
+                    out.transmit(acting, signed)
             else:
                 out.drop("crowded", address, peer=address)
         assert self.roster is not None
@@ -372,6 +382,8 @@ class Membership:
         if not named:
             self._on_excluded(roster.id, sender, out, confirmed=False)
         elif roster.id.number > self.view_number and self._follows(roster, sender):
+            if self.backing is not None and not self.backing.accepts(roster, sender, out):
+                return
             if roster.id.coordinator not in self.members:
                 # A merge: repeat JOIN until the new coordinator confirms that we are in its view.
                 self.admitted = False
@@ -392,7 +404,11 @@ class Membership:
         group for ever.
         """
         maker, acting = roster.id.coordinator, self.acting_coordinator
-        if not self.admitted or maker in self.members or sender in self.members:
+        if not self.admitted or maker in self.members:
+            return True
+        if self.guard is not None and acting != self.me:
+            return sender == acting
+        if sender in self.members and self.guard is None:
             return True
         if acting == self.me:
             return maker == self.merging.agreed_to
@@ -462,6 +478,8 @@ class Membership:
             self._on_leave_granted(view, out, confirmed=confirmed and sender == view.coordinator)
         elif not self.admitted and not expelled:
             return  # the own view may never have been decided: JOIN is repeated, and answered
+        elif self.backing is not None:
+            self.backing.on_excluded(view, sender, out)
         elif view.coordinator in self.members and confirmed:
             self.terminate(Expelled(view), out)
         elif view.coordinator in self.members:
@@ -543,6 +561,8 @@ class Membership:
     def _on_suspect(self, frame: Suspect, out: ReadyBuilder) -> None:
         if frame.origin not in self.members:
             out.drop("stranger", peer=frame.origin)
+        elif self.backing is not None and not self.backing.on_suspect(frame, out):
+            return
         elif frame.slow_receivers and not self.is_acting:
             # The coordinator does not hear its complaint. A probe of the coordinator decides.
             if self.acting_coordinator in frame.members:
@@ -634,6 +654,9 @@ class Membership:
             self._asked_ns[to] = out.now_ns
             if len(self._asked_ns) > _MAX_JOINERS:
                 del self._asked_ns[next(iter(self._asked_ns))]
+        if self.guard is not None and self.leave_requested and to in self.members:
+            # A member that has missed the LEAVE would not believe a view without this member.
+            out.transmit(to, Leave(self.me))
         view = None if self.roster is None else self.roster.id
         out.transmit(to, Alive(self.me, view, to in self.members, expelled=expelled))
 
@@ -673,6 +696,8 @@ class Membership:
         self.view_transfer.retain_locators(members)
         self.view_transfer.install(roster.id.number)
         self._foreign_views.install(roster.id.number)
+        if self.backing is not None:
+            self.backing.install(before, roster, out)
         self.coordinator.install(before, out)
         self.merging.install(out)
         self.hearing.install(out)
@@ -734,6 +759,11 @@ class Membership:
             out.transmit(None, Leave(self.me))
             self.terminate(Left(True), out)
             return
+        if self.guard is not None:
+            # Every member must know that this member leaves by its own will.
+            out.transmit(None, Leave(self.me))
+            self._schedule_retry(out)
+            return
         # Another leaver may have asked this member, which will not create a view any more.
         for member in sorted({acting, *self.leaving} - {self.me}):
             out.transmit(member, Leave(self.me))
@@ -756,6 +786,8 @@ class Membership:
         self.coordinator.stop()
         self.merging.stop()
         self.hearing.stop()
+        if self.backing is not None:
+            self.backing.stop()
         self.failure_detector.end()
         out.emit(event)
         assert self.due_ns is None, "an incarnation that is over has no timer"
@@ -784,6 +816,8 @@ class Membership:
             self.coordinator.on_timer(out)
             self.merging.on_timer(out)
             self.hearing.on_timer(out)
+            if self.backing is not None:
+                self.backing.on_timer(out)
 
     def _try_again(self, out: ReadyBuilder) -> None:
         if self.phase == LEAVING:
@@ -807,7 +841,8 @@ class Membership:
             self.coordinator.schedule_decision(out)
         elif acting is not None:
             for at in range(0, len(gone), MAX_NAMED):
-                out.transmit(acting, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))
+                to = acting if self.guard is None else None
+                out.transmit(to, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))
             # The coordinator may be dead too, and this member need not be among its watchers.
             self.failure_detector.watch(acting, out)
 
@@ -822,6 +857,8 @@ class Membership:
         self.coordinator.check_invariants()
         self.merging.check_invariants()
         self.hearing.check_invariants()
+        if self.backing is not None:
+            self.backing.check_invariants()
         assert self.phase in {NEW, JOINING, MEMBER, LEAVING, OVER}, f"the phase is {self.phase!r}"
         entries = () if self.roster is None else self.roster.entries
         assert self.members == {entry.address for entry in entries}, "members follow the roster"
@@ -868,4 +905,5 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     Beacon: Membership._on_beacon,
     MergeAsk: lambda membership, frame, out: membership.merging.on_merge_ask(frame, out),
     MergeReply: lambda membership, frame, out: membership.merging.on_merge_reply(frame, out),
+    Signature: lambda membership, frame, out: out.drop("signed", peer=frame.origin),  # noqa: ARG005
 }

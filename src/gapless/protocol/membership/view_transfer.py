@@ -17,6 +17,7 @@ from gapless.profiles import ReleasePolicy
 from gapless.protocol.early_budget import EarlyBudget
 from gapless.protocol.events import Located
 from gapless.wire.codec import new_view_room_bytes
+from gapless.wire.control_frames import SIGNATURE_BYTES, SIGNATURE_FRAME_BYTES
 from gapless.wire.frames import AskView, NewView
 from gapless.wire.roster import decode_roster, encode_roster, is_change, split_body
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address, Roster, RosterEntry, ViewId
+    from gapless.protocol.membership.signatures import SignatureGuard
     from gapless.protocol.ready_builder import ReadyBuilder
 
 _MAX_KNOWN = 16
@@ -47,11 +49,21 @@ class _PartialRoster(NamedTuple):
 class ViewTransfer:
     """The known rosters, and the parts of incomplete rosters, counted against ``budget``."""
 
-    def __init__(self, me: Address, config: Config, budget: EarlyBudget | None = None) -> None:
+    def __init__(
+        self,
+        me: Address,
+        config: Config,
+        budget: EarlyBudget | None = None,
+        guard: SignatureGuard | None = None,
+    ) -> None:
         self._me = me
+        self._guard = guard
+        self._signatures: dict[ViewId, bytes] = {}
         self._budget = budget or EarlyBudget(config.early_bytes)
         self._retains = config.group_profile.release is ReleasePolicy.ACKS
         self._room_bytes = new_view_room_bytes(config.max_frame_bytes)
+        if guard is not None:
+            self._room_bytes -= SIGNATURE_FRAME_BYTES
         self._known: dict[ViewId, Roster] = {}
         self._partial: dict[tuple[Address, ViewId, ViewId | None], _PartialRoster] = {}
         self._located: dict[Address, bytes] = {}
@@ -65,13 +77,17 @@ class ViewTransfer:
         self._known.pop(roster.id, None)
         self._known[roster.id] = roster
         if len(self._known) > _MAX_KNOWN:
-            del self._known[next(iter(self._known))]
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._signatures.pop(oldest, None)
         for entry in roster.entries:
             self.announce_locator(entry, out)
         assert self._known[roster.id] is roster, "the newest roster is never evicted"
 
     def announce_locator(self, entry: RosterEntry, out: ReadyBuilder) -> None:
         """Announce the locator of ``entry`` to the runtime, unless already known."""
+        if self._guard is not None and not self._guard.may_locate(entry):
+            return
         if entry.locator and self._located.get(entry.address) != entry.locator:
             self._located[entry.address] = entry.locator
             if len(self._located) > _MAX_LOCATED:
@@ -103,11 +119,23 @@ class ViewTransfer:
         self, to: Address | None, roster: Roster, base: Roster | None, out: ReadyBuilder
     ) -> None:
         """Send ``roster``, as a change of ``base`` if given, in as many parts as needed."""
-        bodies = split_body(encode_roster(roster, base), self._room_bytes)
+        body = encode_roster(roster, base) + self._signature(roster)
+        bodies = split_body(body, self._room_bytes)
         assert 0 < len(bodies) <= _MAX_PARTS, f"a roster of {len(bodies)} parts"
         base_id = None if base is None else base.id
         for part, body in enumerate(bodies):
             out.transmit(to, NewView(self._me, roster.id, base_id, part, len(bodies), body))
+
+    def _signature(self, roster: Roster) -> bytes:
+        """Return the signature of the coordinator behind the roster; empty without identities."""
+        if self._guard is None:
+            return b""
+        found = self._signatures.get(roster.id)
+        if found is None:
+            found = self._signatures[roster.id] = self._guard.sign_view(roster)
+            if len(self._signatures) > 2 * _MAX_KNOWN:
+                del self._signatures[next(iter(self._signatures))]
+        return found
 
     # On reception
 
@@ -171,10 +199,11 @@ class ViewTransfer:
             # This member missed the base: the whole roster does not need one.
             out.transmit(frame.origin, AskView(self._me))
             return None
+        body, signature = b"".join(parts[part] for part in sorted(parts)), b""
+        if self._guard is not None:
+            body, signature = body[:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:]
         try:
-            roster = decode_roster(
-                frame.view, b"".join(parts[part] for part in sorted(parts)), base
-            )
+            roster = decode_roster(frame.view, body, base)
         except RemoteProtocolError as error:
             out.drop(error.reason, frame.origin, peer=frame.origin)
             return None
@@ -182,6 +211,11 @@ class ViewTransfer:
             # Only acks tell what an absent member lacks: such a view could not be installed here.
             out.drop("absent", frame.origin, peer=frame.origin)
             return None
+        if self._guard is not None:
+            if reason := self._guard.check_view(roster, signature):
+                out.drop(reason, frame.origin, peer=frame.origin)
+                return None
+            self._signatures[roster.id] = signature
         self.remember(roster, out)
         return roster
 
