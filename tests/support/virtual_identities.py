@@ -86,15 +86,17 @@ class Liar:
         sender: Address | None = None,
         signed: bool = True,
     ) -> bytes:
-        """Return a datagram in the name of ``sender``, signed by the liar unless not ``signed``."""
-        about: list[MembershipFrame] = [frame for frame in frames]  # type: ignore[misc]
+        """Return a datagram in the name of ``sender``, signed by the liar's key if ``signed``."""
+        about: list[MembershipFrame] = list(frames)  # type: ignore[misc]
         if signed:
-            about.append(self.guard.sign(to, about))
+            about.append(self.guard.sign(to, about)._replace(origin=sender or self.me))
         addressee = None if to is None else to.incarnation
         return encode(GROUP, sender or self.me, about, addressee)
 
     def send(self, target: str, *frames: Frame, **how: Any) -> None:
-        """Give a datagram to a host."""
+        """Give a datagram to a host, if a member runs there."""
+        if target not in self.world.members:
+            return
         how.setdefault("to", self.world[target].me)
         datagram = self.datagram(*frames, **how)
         self.world.process(target, self.world[target].receive(datagram, self.world.now_ns))

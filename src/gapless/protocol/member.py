@@ -350,6 +350,8 @@ class Member:
     def _request_expel(self, members: tuple[Address, ...], out: ReadyBuilder) -> None:
         assert self.me not in members, "a member leaves, and does not expel itself"
         acting = self.membership.acting_coordinator
+        if self.membership.backing is not None:
+            self.membership.backing.note_own(members, out.now_ns)
         if acting == self.me:
             self.membership.coordinator.expel(members, out)
         elif acting is not None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapless.errors import LocalProtocolError
 from gapless.protocol.events import Expelled, Left
-from gapless.wire.frames import Data, Signature
-from gapless.wire.identities import Role
 from tests.support.virtual_identities import IdentityGroup
 
 

@@ -99,6 +99,8 @@ class HearingCheck:
         is_silent = not m.failure_detector.has_heard(member, silent_ns)
         out.emit(Unheard(member, m.me) if is_silent else Unheard(m.me, member))
         out.trace("SUSPECT", member, peer=member, reason="hearing")
+        if m.backing is not None:
+            m.backing.note_own((member,), out.now_ns)
         if acting == m.me:
             m.coordinator.expel((member,), out)
         elif acting == member:

@@ -380,7 +380,9 @@ class Membership:
             return
         # A view that omits this member: expulsion, a granted leave, or the sender moved away.
         if not named:
-            self._on_excluded(roster.id, sender, out, confirmed=False)
+            # With identities the roster proves the view of its coordinator, whoever passes it on.
+            witness = sender if self.guard is None else roster.id.coordinator
+            self._on_excluded(roster.id, witness, out, confirmed=False)
         elif roster.id.number > self.view_number and self._follows(roster, sender):
             if self.backing is not None and not self.backing.accepts(roster, sender, out):
                 return

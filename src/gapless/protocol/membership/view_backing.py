@@ -100,7 +100,13 @@ class ViewBacking:
                 self._accused.setdefault(member, {})[frame.origin] = out.now_ns
         return True
 
-    def _is_backed(self, member: Address, maker: Address, now_ns: int) -> bool:
+    def note_own(self, members: Iterable[Address], now_ns: int) -> None:
+        """Record that this member itself wants a view without ``members``."""
+        m = self._membership
+        for member in m.members.intersection(members):
+            self._accused.setdefault(member, {})[m.me] = now_ns
+
+    def _is_backed(self, member: Address, maker: Address | None, now_ns: int) -> bool:
         """Return whether ``member`` is gone, as far as this member can know."""
         m = self._membership
         if (
@@ -115,14 +121,15 @@ class ViewBacking:
         witnesses = {
             witness for witness, at_ns in self._accused.get(member, {}).items() if at_ns > fresh_ns
         }
-        return len((witnesses | {maker}) & m.members - {member}) >= WITNESSES
+        if maker is not None:
+            witnesses.add(maker)
+        return len(witnesses & m.members - {member}) >= WITNESSES
 
     def only_backed(self, members: Iterable[Address], out: ReadyBuilder) -> list[Address]:
         """Return those ``members`` that this coordinator may expel."""
-        me, now_ns = self._membership.me, out.now_ns
-        found = [member for member in members if self._is_backed(member, me, now_ns)]
-        if len(found) < len(list(members)):
-            out.drop("unbacked", me)
+        found = [member for member in members if self._is_backed(member, None, out.now_ns)]
+        if not found:
+            out.drop("unbacked", self._membership.me)
         return found
 
     # On a view
