@@ -164,6 +164,12 @@ class Member:
         """The view for the next tick to install."""
         return self.membership.pending
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a newer incarnation has signed with the identity of this member."""
+        backing = self.membership.backing
+        return backing is not None and backing.is_replaced
+
     # Of the endpoint
 
     @property

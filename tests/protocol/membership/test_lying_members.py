@@ -20,7 +20,15 @@ from gapless.protocol.membership.membership import Membership
 from gapless.protocol.membership.signatures import SignatureGuard
 from gapless.protocol.membership.view_backing import ViewBacking
 from gapless.wire.codec import decode, encode
-from gapless.wire.frames import Alive, Join, Leave, Signature, Suspect
+from gapless.wire.frames import (
+    Alive,
+    Join,
+    Leave,
+    MembershipFrame,
+    NameTaken,
+    Signature,
+    Suspect,
+)
 from gapless.wire.identities import AllowList, Role
 from tests.support.virtual_identities import IdentityGroup, Liar
 

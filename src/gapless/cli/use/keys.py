@@ -15,6 +15,7 @@ from rich.markup import escape
 from gapless.cli.group_options import reach_options
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, echo, json_option, make_table, print_json
+from gapless.cli.use.identities import allow, disallow, identity, identity_rows
 from gapless.cli.use.member_keys import GroupKeys, KeyStep, wait_for_groups
 from gapless.errors import ConfigError
 from gapless.keys.ciphers import SUITE_NAMES
@@ -75,6 +76,10 @@ def keys() -> None:
     """
 
 
+for command in (identity, allow, disallow):
+    keys.add_command(command)
+
+
 @keys.command("new")
 @file_argument
 @click.option(
@@ -106,7 +111,8 @@ def show(file: Path | None, as_json: bool) -> None:
     path = file or default_path()
     found = Keyring.read(path)
     if as_json:
-        print_json({"path": str(path), **_describe(found), "next": next_action(path, found)})
+        described = {**_describe(found), "identities": identity_rows(found)}
+        print_json({"path": str(path), **described, "next": next_action(path, found)})
         return
     rows = [
         (*map(row.get, ("key", "state", "cipher", "created")), _age(stored), row["fingerprint"])
@@ -120,6 +126,10 @@ def show(file: Path | None, as_json: bool) -> None:
             rows,
         )
     )
+    if found.identities:
+        columns = ("group", "name", "role", "public_key")
+        identities = [tuple(map(escape, row.values())) for row in identity_rows(found)]
+        out.print(make_table("Identities", columns, identities))
     click.echo(f"{path}\nNext: {next_action(path, found)}")
 
 
@@ -417,7 +427,13 @@ def differences(rings: Mapping[str, Keyring]) -> list[str]:
         ]
         return [f"the files have different rings, whose members never meet: {'; '.join(parts)}"]
     every = {stored.key.key_id: None for ring in rings.values() for stored in ring.keys}
-    found = (_difference(key_id, rings) for key_id in every)
+    found = [_difference(key_id, rings) for key_id in every]
+    first, *others = rings.items()
+    found += (
+        f"{path} allows other identities than {first[0]}; copy the newest file to both"
+        for path, ring in others
+        if set(ring.identities) != set(first[1].identities)
+    )
     return [difference for difference in found if difference]
 
 

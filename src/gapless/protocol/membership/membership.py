@@ -83,8 +83,6 @@ _EARLY_ANSWERS = 32
 """How many joiners an early founder answers directly; beyond, its repeated JOIN is enough."""
 _MAX_RETRY_FACTOR = 4
 """Maximum time between two tries, in multiples of ``join_interval``."""
-_MAX_UNHEARD_BEACONS = 3
-"""Maximum number of beacons in a row that may omit our coordinator before we introduce it."""
 _NEXT_IN_LINE = 2
 """How many members behind the coordinator answer JOIN with "there is a group"."""
 _MAX_JOINERS = 4096
@@ -154,7 +152,6 @@ class Membership:
         self._group_heard = False
         self._give_up_ns: int | None = None
         self._asked_ns: dict[Address, int] = {}
-        self._unheard_beacons: dict[Address, int] = {}
         self._reported_ns = -config.heartbeat_interval_ns
         self._verdict_ns: dict[Address, int] = {}
         self._ask_maker_ns: int | None = None
@@ -610,26 +607,7 @@ class Membership:
         elif self.is_acting:
             self.merging.on_beacon(frame, out)
         else:
-            self._introduce(frame, out)
-
-    def _introduce(self, frame: Beacon, out: ReadyBuilder) -> None:
-        """Send our roster to a foreign coordinator that does not hear our acting coordinator.
-
-        Where discovery knows only a few addresses, two coordinators may not reach each other. Each
-        member introduces the group with a chance of two in the number of members: on average two
-        members introduce the group.
-        """
-        assert frame.origin not in self.members, "only a stranger needs an introduction"
-        assert self.roster is not None
-        known = self.acting_coordinator in frame.heard
-        count = self._unheard_beacons[frame.origin] = (
-            0 if known else self._unheard_beacons.get(frame.origin, 0) + 1
-        )
-        if len(self._unheard_beacons) > _MAX_JOINERS:
-            del self._unheard_beacons[next(iter(self._unheard_beacons))]
-        if count >= _MAX_UNHEARD_BEACONS and self.rng.random() * len(self.members) < 2:
-            self._unheard_beacons[frame.origin] = 0
-            self.view_transfer.send(frame.origin, self.roster, out)
+            self.merging.introduce(frame, out)
 
     def send_alive(
         self,
@@ -676,7 +654,6 @@ class Membership:
         self.leaving.intersection_update(members)
         self.moved_away.clear()
         self._asked_ns.clear()
-        self._unheard_beacons.clear()
         self._reported_ns = -self.config.heartbeat_interval_ns
         self._verdict_ns.clear()
         self._ask_maker_ns = self._found_due_ns = None

@@ -80,6 +80,12 @@ class ViewBacking:
             for member in sorted(before & m.members - {m.me, roster.id.coordinator}):
                 m.view_transfer.send(member, roster, out)
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a newer incarnation has signed with the identity of this member."""
+        me = self._membership.me
+        return self._newest.get(me.node, me) > me
+
     # Evidence
 
     def note_signed(self, sender: Address) -> None:
@@ -189,7 +195,7 @@ class ViewBacking:
             return
         is_new = sender not in self._reports
         self._reports.setdefault(sender, out.now_ns)
-        if len(self._reports) >= WITNESSES:
+        if len(self._reports) >= WITNESSES or self.is_replaced:
             m.terminate(Expelled(view), out)
             return
         if is_new:
