@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 MIN_DATAGRAMS = 3
 """How many datagrams of a kind are a reason to speak: a group is not one stray datagram."""
+_IDENTITY_PROBLEMS = {
+    "signed": "signed frames: the keyring of another member names identities that may join",
+    "unsigned": "frames without a signature: the keyring of another member names no identities",
+    "identity": "frames of an identity that the keyring of this member does not allow",
+}
 _ADVICE = "give every member a copy of one keyring file, with keys= or GAPLESS_KEYS"
 
 
@@ -18,6 +23,9 @@ def describe_mismatches(transport: Transport, dropped: Mapping[str, int]) -> dic
     """Return a sentence by reason; ``dropped`` are the counters of the machine."""
     seal = transport.seal
     found: dict[str, str] = {}
+    for reason, problem in _IDENTITY_PROBLEMS.items():
+        if (times := dropped.get(f"dropped.{reason}", 0)) >= MIN_DATAGRAMS:
+            found[reason] = f"heard {times:,} {problem}; {_ADVICE}"
     if seal is None:
         times = dropped.get("dropped.sealed", 0) + transport.problems.counters["stream.sealed"]
         if times >= MIN_DATAGRAMS:

@@ -6,6 +6,7 @@ No command prints a secret: a table shows ids and fingerprints.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -428,12 +429,9 @@ def differences(rings: Mapping[str, Keyring]) -> list[str]:
         return [f"the files have different rings, whose members never meet: {'; '.join(parts)}"]
     every = {stored.key.key_id: None for ring in rings.values() for stored in ring.keys}
     found = [_difference(key_id, rings) for key_id in every]
-    first, *others = rings.items()
-    found += (
-        f"{path} allows other identities than {first[0]}; copy the newest file to both"
-        for path, ring in others
-        if set(ring.identities) != set(first[1].identities)
-    )
+    for first, path in pairwise(rings):
+        if set(rings[first].identities) != set(rings[path].identities):
+            found.append(f"{first} and {path} allow different identities; copy the newest file")
     return [difference for difference in found if difference]
 
 

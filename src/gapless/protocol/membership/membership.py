@@ -477,7 +477,7 @@ class Membership:
             self._on_leave_granted(view, out, confirmed=confirmed and sender == view.coordinator)
         elif not self.admitted and not expelled:
             return  # the own view may never have been decided: JOIN is repeated, and answered
-        elif self.backing is not None:
+        elif self.backing is not None and view.coordinator in self.members:
             self.backing.on_excluded(view, sender, out)
         elif view.coordinator in self.members and confirmed:
             self.terminate(Expelled(view), out)

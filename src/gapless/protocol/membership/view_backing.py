@@ -75,6 +75,7 @@ class ViewBacking:
         self.stop()
         self._accused = {}
         self._guard.install(roster)
+        m.view_transfer.keep_signature(roster.id)
         if m.merging.agreed_to == roster.id.coordinator:
             # Members follow their coordinator into a view of another coordinator, and nobody else.
             for member in sorted(before & m.members - {m.me, roster.id.coordinator}):
@@ -195,7 +196,7 @@ class ViewBacking:
             return
         is_new = sender not in self._reports
         self._reports.setdefault(sender, out.now_ns)
-        if len(self._reports) >= WITNESSES or self.is_replaced:
+        if len(self._reports) >= WITNESSES or self.is_replaced or not m.admitted:
             m.terminate(Expelled(view), out)
             return
         if is_new:

@@ -59,6 +59,7 @@ class ViewTransfer:
         self._me = me
         self._guard = guard
         self._signatures: dict[ViewId, bytes] = {}
+        self._present: ViewId | None = None
         self._budget = budget or EarlyBudget(config.early_bytes)
         self._retains = config.group_profile.release is ReleasePolicy.ACKS
         self._room_bytes = new_view_room_bytes(config.max_frame_bytes)
@@ -77,7 +78,8 @@ class ViewTransfer:
         self._known.pop(roster.id, None)
         self._known[roster.id] = roster
         if len(self._known) > _MAX_KNOWN:
-            oldest = next(iter(self._known))
+            # The present view stays: others ask for it, and only its coordinator could sign it.
+            oldest = next(view for view in self._known if view != self._present)
             del self._known[oldest]
             self._signatures.pop(oldest, None)
         for entry in roster.entries:
@@ -100,6 +102,10 @@ class ViewTransfer:
             member: self._located[member] for member in members if member in self._located
         }
 
+    def keep_signature(self, view: ViewId) -> None:
+        """Keep the present view, with its signature, whatever other rosters arrive."""
+        self._present = view
+
     # On sending
 
     def send(self, to: Address, roster: Roster, out: ReadyBuilder) -> None:
@@ -119,22 +125,24 @@ class ViewTransfer:
         self, to: Address | None, roster: Roster, base: Roster | None, out: ReadyBuilder
     ) -> None:
         """Send ``roster``, as a change of ``base`` if given, in as many parts as needed."""
-        body = encode_roster(roster, base) + self._signature(roster)
+        signature = b"" if self._guard is None else self._signature(self._guard, roster)
+        if signature is None:
+            out.drop("unsigned", to)
+            return
+        body = encode_roster(roster, base) + signature
         bodies = split_body(body, self._room_bytes)
         assert 0 < len(bodies) <= _MAX_PARTS, f"a roster of {len(bodies)} parts"
         base_id = None if base is None else base.id
         for part, body in enumerate(bodies):
             out.transmit(to, NewView(self._me, roster.id, base_id, part, len(bodies), body))
 
-    def _signature(self, roster: Roster) -> bytes:
-        """Return the signature of the coordinator behind the roster; empty without identities."""
-        if self._guard is None:
-            return b""
+    def _signature(self, guard: SignatureGuard, roster: Roster) -> bytes | None:
+        """Return the signature of the coordinator of ``roster``; None if it is forgotten."""
         found = self._signatures.get(roster.id)
-        if found is None:
-            found = self._signatures[roster.id] = self._guard.sign_view(roster)
-            if len(self._signatures) > 2 * _MAX_KNOWN:
-                del self._signatures[next(iter(self._signatures))]
+        if found is None and roster.id.coordinator == self._me:
+            found = guard.sign_view(roster)
+            if roster.id in self._known:
+                self._signatures[roster.id] = found
         return found
 
     # On reception
@@ -215,13 +223,15 @@ class ViewTransfer:
             if reason := self._guard.check_view(roster, signature):
                 out.drop(reason, frame.origin, peer=frame.origin)
                 return None
-            self._signatures[roster.id] = signature
         self.remember(roster, out)
+        if signature:
+            self._signatures[roster.id] = signature
         return roster
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a table has outgrown its limit, or a roster is misfiled."""
         assert len(self._known) <= _MAX_KNOWN, f"{len(self._known)} rosters are remembered"
+        assert self._signatures.keys() <= self._known.keys(), "signatures are those of rosters"
         assert len(self._partial) <= _MAX_OPEN, f"{len(self._partial)} rosters are incomplete"
         assert len(self._located) <= _MAX_LOCATED, f"{len(self._located)} locators are remembered"
         for view, roster in self._known.items():
