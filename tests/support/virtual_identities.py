@@ -72,6 +72,7 @@ class Liar:
         self.world = world
         self.name = name
         self.me = me or world[name].me
+        self.entry = world.entry(name)
         self.guard = SignatureGuard(self.me, GROUP, world.credentials(name))
         self.guard._counter = FAR
 

@@ -11,10 +11,10 @@ Control frames have no epoch. The origin is a member, never the address 0.0.
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, error as StructError  # noqa: N812
 from typing import TYPE_CHECKING
 
-from gapless.errors import RemoteProtocolError
+from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
 from gapless.wire.frames import (
     Alive,
@@ -297,10 +297,17 @@ ENCODERS: dict[type[Frame], Callable[..., None]] = {
 
 
 def encode_frames(frames: Iterable[MembershipFrame]) -> bytes:
-    """Return the bytes of ``frames``, without a datagram around them."""
+    """Return the bytes of ``frames``, without a datagram around them.
+
+    Raises:
+        LocalProtocolError: A receiver would reject a frame.
+    """
     parts: list[bytes] = []
-    for frame in frames:
-        ENCODERS[type(frame)](parts, frame)
+    try:
+        for frame in frames:
+            ENCODERS[type(frame)](parts, frame)
+    except (StructError, RemoteProtocolError) as error:
+        raise LocalProtocolError(f"a frame does not fit the wire format: {error}") from error
     return b"".join(parts)
 
 

@@ -8,11 +8,14 @@ which must let the attack succeed. Otherwise the attack would prove nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from random import Random
+from typing import Any, get_args
 
 import pytest
 
+from gapless.errors import LocalProtocolError
 from gapless.identity import Address, RosterEntry
 from gapless.protocol.events import Expelled, NameInUse
 from gapless.protocol.membership import view_backing
@@ -22,6 +25,7 @@ from gapless.protocol.membership.view_backing import ViewBacking
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import (
     Alive,
+    Frame,
     Join,
     Leave,
     MembershipFrame,
@@ -30,6 +34,7 @@ from gapless.wire.frames import (
     Suspect,
 )
 from gapless.wire.identities import AllowList, Role
+from tests.support.hostile_frames import FrameSource
 from tests.support.virtual_identities import IdentityGroup, Liar
 
 WATCHED_S = 15.0
@@ -468,3 +473,56 @@ def test_the_attack_works_without_its_check(
     attack.bug(monkeypatch)
     world = story(attack)
     world.wait(lambda: attack.worked(world), WATCHED_S)
+
+
+# Whatever a liar sends
+
+
+MEMBERSHIP = frozenset(get_args(MembershipFrame))
+
+
+def draw_lie(world: IdentityGroup, liar: Liar, source: FrameSource, target: str) -> None:
+    """Send a frame of random meaning, or a view that leaves out some members."""
+    rng, victim = source.rng, world[target]
+    sender = liar.me if rng.random() < 0.7 else world[rng.choice(sorted(world.members))].me
+    number = victim.membership.view_number
+    liar.speak_in(number)
+    frame: Frame = Leave(sender)
+    if rng.random() < 0.2:
+        names = [name for name in sorted(world.members) if rng.random() < 0.7]
+        entries = [world.entry(name) for name in names if name != liar.name]
+        entries.insert(0 if rng.random() < 0.5 else len(entries), liar.entry)
+        frame = liar.view(number + rng.randrange(1, 3), entries, entries[0].address)
+    else:
+        with suppress(LocalProtocolError):  # values that the wire format refuses
+            frame = rng.choice(source._makers)(sender, victim)
+    if type(frame) in MEMBERSHIP:
+        to = rng.choice((None, victim.me))
+        with suppress(LocalProtocolError):
+            liar.send(target, frame, sender=sender, to=to, signed=rng.random() < 0.9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_liar_that_sends_anything_expels_nobody(seed: int) -> None:
+    """Frames of random meaning, in the liar's own name and in the names of the others."""
+    world = IdentityGroup(4, rejoin=False, seed=seed)
+    for name in "abcd":
+        world.join(name)
+        world.settle()
+    rng = Random(seed)
+    liar = Liar(world, rng.choice("abcd"))
+    honest = [name for name in "abcd" if name != liar.name]
+    source = FrameSource(rng, {member.me.node: member for member in world.members.values()})
+    for _ in range(150):
+        draw_lie(world, liar, source, rng.choice(honest))
+        world.run(rng.choice((0.01, 0.1, 0.5)))
+        for member in world.members.values():
+            member.check_invariants()
+        assert set(honest) <= world.members.keys(), "an honest member has ended"
+    world.run(20)
+    nodes = {world.hosts[name].node for name in honest}
+    for name in honest:
+        assert not any(isinstance(event, Expelled) for event in world.hosts[name].events)
+        view = world[name].view
+        assert view is not None
+        assert nodes <= {address.node for address in view.members}, world.show()

@@ -403,7 +403,8 @@ class Membership:
         group for ever.
         """
         maker, acting = roster.id.coordinator, self.acting_coordinator
-        if not self.admitted or maker in self.members:
+        established = self.admitted or (self.backing is not None and self.backing.is_established())
+        if not established or maker in self.members:
             return True
         if self.guard is not None and acting != self.me:
             return sender == acting

@@ -60,6 +60,7 @@ class ViewBacking:
         self._newest: dict[int, Address] = {}
         self._waiting: dict[Address, _WaitingView] = {}
         self._reports: dict[Address, int] = {}
+        self._was_admitted = False
         self.due_ns: int | None = None
         """When a waiting view is looked at again, or a report has not been confirmed."""
 
@@ -73,6 +74,7 @@ class ViewBacking:
         """Begin with new evidence; bring the members of the last view into a merged view."""
         m = self._membership
         self.stop()
+        self.is_established()
         self._accused = {}
         self._guard.install(roster)
         m.view_transfer.keep_signature(roster.id)
@@ -80,6 +82,14 @@ class ViewBacking:
             # Members follow their coordinator into a view of another coordinator, and nobody else.
             for member in sorted(before & m.members - {m.me, roster.id.coordinator}):
                 m.view_transfer.send(member, roster, out)
+
+    def is_established(self) -> bool:
+        """Return whether a coordinator has confirmed this member, now or in an earlier view.
+
+        A joiner follows any view until then, because the first view may never have been decided.
+        """
+        self._was_admitted = self._was_admitted or self._membership.admitted
+        return self._was_admitted
 
     @property
     def is_replaced(self) -> bool:
@@ -144,7 +154,7 @@ class ViewBacking:
     def accepts(self, roster: Roster, sender: Address, out: ReadyBuilder) -> bool:
         """Return whether this member installs ``roster`` now; otherwise the view waits."""
         m = self._membership
-        if m.roster is None or not m.admitted:
+        if m.roster is None or not self.is_established():
             return True
         if not self._is_possible(roster):
             out.drop("forged view", peer=sender)
@@ -196,7 +206,7 @@ class ViewBacking:
             return
         is_new = sender not in self._reports
         self._reports.setdefault(sender, out.now_ns)
-        if len(self._reports) >= WITNESSES or self.is_replaced or not m.admitted:
+        if len(self._reports) >= WITNESSES or self.is_replaced or not self.is_established():
             m.terminate(Expelled(view), out)
             return
         if is_new:

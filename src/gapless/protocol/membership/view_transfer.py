@@ -219,10 +219,9 @@ class ViewTransfer:
             # Only acks tell what an absent member lacks: such a view could not be installed here.
             out.drop("absent", frame.origin, peer=frame.origin)
             return None
-        if self._guard is not None:
-            if reason := self._guard.check_view(roster, signature):
-                out.drop(reason, frame.origin, peer=frame.origin)
-                return None
+        if self._guard is not None and (reason := self._guard.check_view(roster, signature)):
+            out.drop(reason, frame.origin, peer=frame.origin)
+            return None
         self.remember(roster, out)
         if signature:
             self._signatures[roster.id] = signature
