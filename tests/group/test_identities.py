@@ -45,7 +45,7 @@ def members(
                 identity=identity,
                 transport=transport,
                 **given,  # type: ignore[arg-type]
-                **options(ports),
+                **options(ports, leave_timeout="500ms"),
                 **more,
             )
             found[name] = stack.enter_context(group)
@@ -135,7 +135,7 @@ def test_options_that_a_role_does_not_permit(role: Role, given: dict[str, Any], 
 
 def test_an_observer_receives_and_does_not_send() -> None:
     with members({"anna": Role.MEMBER, "eye": Role.OBSERVER}) as found:
-        for attempt in (found["eye"].send, found["eye"].send_nowait):
+        for attempt in (found["eye"].send, found["eye"].try_send):
             with pytest.raises(LocalProtocolError, match="observer"):
                 attempt(b"no")
         found["anna"].send(b"yes", mode="acknowledged", loopback=False).delivered(WITHIN_S)
