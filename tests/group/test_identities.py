@@ -170,6 +170,8 @@ def test_a_member_that_is_struck_off_the_list_is_expelled(tmp_path: Path) -> Non
         Keyring.read(path).disallow(GROUP, "carl").write(path)
         for name in ("anna", "bert"):
             until(lambda name=name: len(found[name].view.members) == 2, name)  # type: ignore[misc,union-attr]
+        until(lambda: not found["carl"]._session.is_open, "the member ends")
+        assert "any more" in str(found["carl"]._session.handle.error)
         found["anna"].send(b"among us", mode="acknowledged").delivered(WITHIN_S)
 
 

@@ -130,6 +130,7 @@ class MemberRuntime:
         """Set when this member has ended, and its sink has every item."""
         self._node, self._name = node, name
         self._credentials = credentials
+        self._misses_identity = False
         self._display_name = display_name or name
         self._join_options = dict(join)
         self.trace = trace
@@ -350,7 +351,23 @@ class MemberRuntime:
     def _follow_allow_list(self, keyring: Keyring | None) -> None:
         """Use the identities of the keyring file that the group takes now."""
         allowed = None if keyring is None else keyring.allow_list(self.group)
-        if allowed is None or self._credentials is None or allowed == self._credentials.allowed:
+        if allowed is None or (self._credentials and allowed == self._credentials.allowed):
+            return
+        if self._credentials is None:
+            if not self._misses_identity:
+                self._misses_identity = True
+                log.error(
+                    "%s: the keyring names identities now: restart this member with an identity",
+                    self.group,
+                )
+            return
+        if allowed.find(self._node) is None:
+            self.error = GaplessError(
+                f"the identity of this member may not join {self.group} any more: the keyring does"
+                " not allow it"
+            )
+            log.error("%s", self.error)
+            self.calls.append(PendingCall(self.stop))
             return
         self._credentials = self._credentials._replace(allowed=allowed)
         assert self.member.guard is not None, "a member with credentials has a guard"

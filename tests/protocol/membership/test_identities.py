@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapless.protocol.events import Expelled, Left
+from gapless.wire.identities import AllowList, Role
 from tests.support.virtual_identities import IdentityGroup
 
 
@@ -102,3 +103,56 @@ def test_a_paused_member_is_expelled_and_joins_again() -> None:
     world.heal()
     world.settle(30)
     assert world["c"].me >= before
+
+
+def test_a_member_that_is_struck_off_the_list_is_ignored_and_expelled() -> None:
+    world = IdentityGroup(3, rejoin=False)
+    world.join(*"abc")
+    world.settle()
+    kept = AllowList(one for one in world.allowed.certificates if one.name != "c")
+    for name in "ab":
+        world[name].guard.replace_allowed(kept)  # type: ignore[union-attr]
+    world.send("c", b"still there")
+    world.wait(lambda: all(len(world[name].view.members) == 2 for name in "ab"), 20)  # type: ignore[union-attr]
+    assert not any(("c", b"still there") in world.hosts[name].got for name in "ab")
+    assert world.counter("a", "role") > 0
+
+
+def test_an_expulsion_that_two_members_ask_for_takes_place() -> None:
+    world = IdentityGroup(4)
+    for name in "abcd":
+        world.join(name)
+        world.settle()
+    victim = world["d"].me
+    world.step("b", lambda member: member.expel(victim, world.now_ns))
+    world.run(5)
+    assert victim in world["a"].view.members  # type: ignore[union-attr]
+    for name in "bc":
+        world.step(name, lambda member: member.expel(victim, world.now_ns))
+    world.wait(lambda: any(isinstance(one, Expelled) for one in world.hosts["d"].events), 10)
+    world.settle()
+    assert world["d"].me > victim
+
+
+def test_an_observer_with_a_changed_program_is_not_heard() -> None:
+    """Messages, and marks that would make others ask for messages, are dropped."""
+    world = IdentityGroup(3, roles={"c": Role.OBSERVER})
+    world.join(*"abc")
+    world.settle()
+    world.send("c", b"ordered")
+    world.send("c", b"to one", to=world["a"].me)
+    world.send("a", b"yes")
+    world.run(3)
+    assert all(("c", b"ordered") not in world.hosts[name].got for name in "ab")
+    assert ("c", b"to one") not in world.hosts["a"].got
+    assert ("a", b"yes") in world.hosts["c"].got
+    assert world.counter("a", "role") >= 2
+    assert world["a"].counters.get("sent.nak", 0) == 0
+
+
+def test_large_views_travel_in_signed_parts() -> None:
+    world = IdentityGroup(12, max_frame_bytes=512)
+    world.join(*sorted(world.hosts))
+    world.settle()
+    world.crash("f")
+    world.settle(20)

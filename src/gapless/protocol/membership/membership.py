@@ -817,6 +817,8 @@ class Membership:
         if again and out.now_ns - self._reported_ns < self.config.heartbeat_interval_ns:
             return
         self._reported_ns = out.now_ns
+        if self.backing is not None:
+            self.backing.note_own(gone, out.now_ns)
         if acting == self.me:
             self.coordinator.schedule_decision(out)
         elif acting is not None:
