@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gapless.group.rpc import RequestFrame
     from gapless.group.session import AnyHeaders, GroupSession, Payload, To
     from gapless.identity import Address
+    from gapless.keys.identities import Identity
     from gapless.keys.keyring import Keyring
     from gapless.protocol.snapshot import MemberSnapshot
     from gapless.trace.recorder import Recorder
@@ -598,6 +599,7 @@ def join(
     listen: bool = True,
     rejoin: bool = True,
     keys: str | Path | Keyring | None = None,
+    identity: str | Path | Identity | None = None,
     insecure: bool = False,
     tls: TlsFiles | str | Path | None = None,
     allow_lossy: bool = False,
@@ -653,6 +655,10 @@ def join(
             ``GAPLESS_KEYS`` names, else the keyring of this user that ``gapless keys new`` made,
             else keys that only members of this user on this machine have: such a group stays on
             loopback.
+        identity: The identity of this member, if the keyring names the identities that may join
+            (docs/guides/operating/identities.md): the path of a file, or an ``Identity``. By
+            default the file that the environment variable ``GAPLESS_IDENTITY`` names, else the
+            identity of this user that ``gapless keys identity`` made.
         insecure: True for a group without keys: everybody who reaches its addresses can take part.
             The environment variable ``GAPLESS_INSECURE=1`` has the same effect where neither
             ``keys`` nor ``GAPLESS_KEYS`` is given.

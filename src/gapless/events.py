@@ -432,12 +432,13 @@ class NoPeersFound(_EventBase):
 
 @dataclass(frozen=True, slots=True)
 class KeyMismatch(_EventBase):
-    """This member is alone and hears datagrams that it cannot open: ``text`` says why.
+    """This member is alone and hears datagrams that it cannot use: ``text`` says why.
 
     ``reason`` is ``"key"`` (sealed with another key), ``"sealed"`` (this member has no keys),
-    ``"unsealed"`` (the others have none) or ``"certificate"`` (a certificate was refused, here or
-    by others). The event occurs once for each reason, is always logged
-    as a warning, and belongs to ``snapshot().health`` while this member is alone.
+    ``"unsealed"`` (the others have none), ``"certificate"`` (a certificate was refused, here or by
+    others), or, where keyrings differ about the identities that may join, ``"signed"``,
+    ``"unsigned"`` or ``"identity"``. The event occurs once for each reason, is always logged as a
+    warning, and belongs to ``snapshot().health`` while this member is alone.
 
     What to do: give every member of the group a copy of one keyring file (``gapless keys check``
     compares files), with ``keys=`` or ``GAPLESS_KEYS``; after ``"certificate"``, valid certificates

@@ -38,6 +38,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     StateAsk,
     StateChunk,
     StateOffer,
@@ -202,6 +203,10 @@ GOLDEN: list[tuple[Frame, str]] = [
     (
         MergeReply(ORIGIN, 0x0A0B, VIEW, willing=True),
         f"18 01 2c00 {ORIGIN_HEX} 0b0a000000000000 {VIEW_HEX}",
+    ),
+    (
+        Signature(ORIGIN, 0x0A0B, 7, b"s" * 64),
+        f"1e 00 5c00 {ORIGIN_HEX} 0b0a000000000000 07000000 {'73' * 64}",
     ),
     (StateAsk(ORIGIN, 0x0A0B, ()), f"19 00 1a00 {ORIGIN_HEX} 0b0a000000000000 0000"),
     (
@@ -429,6 +434,9 @@ frame_kinds: dict[str, st.SearchStrategy[Frame]] = {
     "beacon": st.builds(Beacon, members, view_ids, member_lists),
     "merge ask": st.builds(MergeAsk, members, u64),
     "merge reply": st.builds(MergeReply, members, u64, view_ids, st.booleans()),
+    "signature": st.builds(
+        Signature, members, st.integers(1, U64_MAX), u32, st.binary(min_size=64, max_size=64)
+    ),
     "state ask": st.builds(StateAsk, members, u64, starts),
     "state offer": state_offer_frames(),
     "state pull": st.builds(StatePull, members, u64, st.integers(0, SEQNO_MAX - U32_MAX), u32),

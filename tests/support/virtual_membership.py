@@ -110,6 +110,7 @@ class MembershipGroup(VirtualGroup[str, Member]):
         host = self.hosts[where]
         host.incarnation += 1
         host.options = options
+        options = self.member_options(host) | options
         self.inboxes.pop(where, None)
         member = host.member = Member(
             Address(host.node, host.incarnation),
@@ -121,6 +122,10 @@ class MembershipGroup(VirtualGroup[str, Member]):
             **options,
         )
         return self.add(where, member)
+
+    def member_options(self, _host: VirtualHost) -> dict[str, Any]:
+        """Return more options of the member that starts at a host."""
+        return {}
 
     def join(self, *names: str, durable: str = "", **options: Any) -> None:
         """Start an incarnation at each of ``names`` and let it look for a group."""
@@ -161,9 +166,12 @@ class MembershipGroup(VirtualGroup[str, Member]):
             if self.rejoin and any(isinstance(event, Expelled) for event in ready.events):
                 self.join(name, durable=host.options.get("name", ""), **host.join_options)
 
-    @staticmethod
-    def _note_delivery(host: VirtualHost, delivery: Delivery) -> None:
-        origin = chr(ord("a") + delivery.origin.node - 1)
+    def name_of(self, member: Address) -> str:
+        """Return the host of a member."""
+        return next(host.name for host in self.hosts.values() if host.node == member.node)
+
+    def _note_delivery(self, host: VirtualHost, delivery: Delivery) -> None:
+        origin = self.name_of(delivery.origin)
         for message in delivery.messages():
             host.got.append((origin, message))
             host.order.append(message)

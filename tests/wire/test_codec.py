@@ -40,6 +40,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     StateAsk,
     StateChunk,
     StateOffer,
@@ -269,6 +270,7 @@ wild_frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(StateOffer, wild_addresses, wild, wild, wild, wild_bodies),
     st.builds(StatePull, wild_addresses, wild, wild, wild),
     st.builds(NameTaken, wild_places, wild_addresses),
+    st.builds(Signature, wild_addresses, wild, wild, wild_bodies),
     st.builds(StateChunk, wild_addresses, wild, wild, wild_bodies),
 )
 
@@ -410,6 +412,9 @@ BAD_FRAMES: list[Frame] = [
     StatePull(NOBODY, 1, 0, 1),
     StatePull(ORIGIN, 1, SEQNO_MAX, 1),
     StatePull(ORIGIN, 1, 0, U32_MAX + 1),
+    Signature(NOBODY, 1, 1, b"s" * 64),
+    Signature(ORIGIN, 0, 1, b"s" * 64),
+    Signature(ORIGIN, 1, 1, b"s" * 63),
     NameTaken(RosterEntry(NOBODY, "n"), SECOND),
     NameTaken(RosterEntry(ORIGIN, "n"), NOBODY),
     StateChunk(NOBODY, 1, 0, b"x"),

@@ -46,6 +46,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     StateAsk,
     StateChunk,
     StateOffer,
@@ -110,6 +111,7 @@ FRAMES: list[Frame] = [
     StatePull(A, 7, 100, 1000),
     StateChunk(A, 7, 100, b"state"),
     NameTaken(RosterEntry(A, "anna", b"locator"), B),
+    Signature(A, 9, 7, bytes(range(64))),
 ]
 """Every kind of frame, and every kind of epoch where there may be one."""
 

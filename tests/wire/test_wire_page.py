@@ -76,7 +76,7 @@ KINDS = {
             "MERGE_ASK",
             "MERGE_REPLY",
         ),
-        *("STATE_ASK", "STATE_OFFER", "STATE_PULL", "STATE_CHUNK", "NAME_TAKEN"),
+        *("STATE_ASK", "STATE_OFFER", "STATE_PULL", "STATE_CHUNK", "NAME_TAKEN", "SIGNATURE"),
     )
 }
 
@@ -121,6 +121,7 @@ LAYOUTS: list[tuple[str, str, int, list[Struct]]] = [
     ("STATE_PULL", "offset", 20, [control_frames._PULL]),
     ("STATE_CHUNK", "offset", 20, [control_frames._CHUNK]),
     ("NAME_TAKEN", "offset", 20, [fields.ADDRESS, fields.ENTRY_LENGTHS]),
+    ("SIGNATURE", "offset", 20, [control_frames._SIGNATURE]),
     ("Rosters", "offset", 0, [roster._WHOLE]),
     ("Rosters", "in a change", 0, [roster._CHANGE]),
     ("Rosters", "in an entry", 0, [fields.ADDRESS, fields.ENTRY_LENGTHS]),

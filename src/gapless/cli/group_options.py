@@ -103,6 +103,13 @@ _OPTIONS = (
         help="The keyring of the group; by default that of GAPLESS_KEYS, else of this user.",
     ),
     click.option(
+        "--identity",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The identity of this member, if the keyring names the identities that may join; by"
+        " default that of GAPLESS_IDENTITY, else of this user.",
+    ),
+    click.option(
         "--insecure",
         is_flag=True,
         help="Join without keys: everybody who reaches the group can take part.",
@@ -170,6 +177,7 @@ def joined_group(
         timeout=options["join_timeout"],
         min_members=options.get("min_members", 1),
         keys=options["keys"],
+        identity=options.get("identity"),
         insecure=options.get("insecure", False),
         tls=options.get("tls"),
         allow_lossy=options.get("allow_lossy", False),

@@ -40,6 +40,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     StateAsk,
     StateChunk,
     StateFrame,
@@ -80,6 +81,7 @@ KINDS = (
     "OOBACK",
     "ASKVIEW",
     "ALIVE",
+    "SIGNED",
     "NOISE",
 )
 """The kinds of frames, the most telling first; ``NOISE`` does not decode."""
@@ -220,6 +222,7 @@ _KIND_WORDS: dict[type, str] = {
     Beacon: "BEACON",
     AskView: "ASKVIEW",
     Alive: "ALIVE",
+    Signature: "SIGNED",
     StateAsk: "WANT",
     StateOffer: "OFFER",
     StatePull: "PULL",

@@ -21,6 +21,7 @@ from gapless.config import SETTINGS, Config
 from gapless.discovery import Directory, Discovery, Multicast, Seeds, default_group
 from gapless.errors import ConfigError
 from gapless.group.deprecated import warn_renamed
+from gapless.group.group_identity import choose_identity
 from gapless.group.group_keys import (
     GroupKeys,
     check_open_transport,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from gapless.discovery import DiscoverySource
     from gapless.identity import Address
+    from gapless.keys.identities import Identity
     from gapless.locator import Locator
     from gapless.runtime.delivery_queue import DeliverySink
     from gapless.trace.recorder import Recorder
@@ -113,6 +115,8 @@ class MemberOptions:
     rejoin: bool = True
     keys: str | Path | Keyring | None = None
     """The keyring of the group; by default that of the environment or of this user."""
+    identity: str | Path | Identity | None = None
+    """The identity of this member; by default that of the environment or of this user."""
     insecure: bool = False
     """Whether the group has no keys."""
     tls: TlsFiles | str | Path | None = None
@@ -196,6 +200,11 @@ class MemberOptions:
         else:
             transport = self.transport
             check_open_transport(self, transport)
+        try:
+            credentials = choose_identity(self, keys, config)
+        except BaseException:
+            transport.close()
+            raise
         log_unsealed(self, transport)
         join: dict[str, Any] = {"state": self.state is not None}
         if self.durable_name:
@@ -215,6 +224,7 @@ class MemberOptions:
                 sink=sink,
                 trace=self._recorder(),
                 keyring=keys.path,
+                credentials=credentials,
             )
         except BaseException:
             transport.close()

@@ -10,6 +10,7 @@ from gapless.discovery import Discovery
 from gapless.errors import ConfigError, GaplessError, LocalProtocolError, RemoteProtocolError
 from gapless.group.timeouts import duration_ns
 from gapless.identity import Address
+from gapless.keys.identities import Identity
 from gapless.keys.keyring import Keyring
 from gapless.transport.tcp.tls_files import TlsFiles
 from gapless.wire.primitives import NAME_MAX_BYTES, check_durable_name
@@ -40,6 +41,7 @@ def check_options(options: MemberOptions) -> None:
             raise _wrong(name, value, "text")
     _check_keys(options)
     _check_tls(options.tls)
+    _check_identity(options)
     _check_durable_name(options.durable_name or options.name or "")
     if options.host is not None and not isinstance(options.host, str):
         raise _wrong("host", options.host, "an address of this machine as text, or None")
@@ -92,6 +94,15 @@ def _check_tls(given: object) -> None:
     expected = "a folder with ca.pem, cert.pem and key.pem, a TlsFiles, or None"
     if not isinstance(given, (str, Path)) or not str(given).strip() or "\0" in str(given):
         raise _wrong("tls", given, expected)
+
+
+def _check_identity(options: MemberOptions) -> None:
+    given = options.identity
+    if given is not None and not isinstance(given, (str, Path, Identity)):
+        # The value is not shown: it may be a secret.
+        raise ConfigError("identity=…: expected the path of an identity file, an Identity, or None")
+    if isinstance(given, str) and not given.strip("\0 "):
+        raise ConfigError("identity='': expected the path of an identity file, or None")
 
 
 def _is_resume(marks: object) -> bool:

@@ -67,6 +67,7 @@ from gapless.runtime.reactor import remaining_s, wait_for_future
 from gapless.runtime.send_requests import SendRequest, When
 from gapless.units import format_duration
 from gapless.wire.codec import ADDRESSED_HEADER_BYTES, OUT_OF_BAND_OVERHEAD_BYTES
+from gapless.wire.identities import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -200,6 +201,7 @@ class GroupSession:
             deduplicates=not options.stores,
         )
         self.closing = False
+        self._receives_only = False
         self._handle: MemberHandle | None = None
         self._sending: set[SendRequest] = set()
         self._process = ProcessToken.current
@@ -252,6 +254,7 @@ class GroupSession:
         opening = in_thread(lambda: self.options.open(self.inbox))
         try:
             self._handle = yield Wait(opening)
+            self._receives_only = self._handle.role is Role.OBSERVER
             self.inbox.attach(self._handle)
             yield Wait(self.inbox.ready, until_ns)
             if (received := self.inbox.take_state()) is not None:
@@ -375,7 +378,7 @@ class GroupSession:
         handle = self._handle
         if handle is None:
             raise self._not_open_error()
-        if self.closing:
+        if self.closing or self._receives_only:
             return None
         if type(payload) is not bytes or payload.startswith(MARK):
             payload = wrap_plain(as_payload(payload))
@@ -419,6 +422,11 @@ class GroupSession:
         while True:
             if self.closing:
                 raise self._closed()
+            if self._receives_only:
+                raise LocalProtocolError(
+                    f"the identity of this member has the role observer in {self.options.group},"
+                    " which only receives: ask the operator for the role member"
+                )
             sent = SendRequest(
                 messages, to, mode, wait=wait, deadline_ns=until_ns, loopback=loopback
             )
@@ -449,7 +457,7 @@ class GroupSession:
         self, message: bytes, to: Address | None, mode: DeliveryMode, until_ns: int | None
     ) -> Steps[None]:
         """Send a message without a receipt."""
-        if self._schedule_flush is None and not self.closing:
+        if self._schedule_flush is None and not (self.closing or self._receives_only):
             try:
                 if self.handle.send_lone(message, _Untracked(), to, mode) is not None:
                     return

@@ -11,6 +11,14 @@ A keyring is a TOML file, readable for the owner only. Every member of a group h
     state = "seal"
     cipher = "aes-256-gcm"
 
+    [[identities]]
+    group = "orders"
+    name = "store"
+    role = "collector"
+    key = "<64 hexadecimal digits>"
+
+A group with ``[[identities]]`` takes only members with one of these identities (identities.py).
+
 The keys are in the order of their creation. A rotation has three steps, and after each step the
 operator copies the file to every member: *add* a key in the state ``open``, *seal* with the new key
 (the former key stays open), *retire* the former key. At every moment each member therefore opens
@@ -40,6 +48,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gapless.errors import ConfigError
 from gapless.keys.ciphers import SUITE_NAMES, default_suite
 from gapless.units import KIB
+from gapless.wire.identities import AllowList, Certificate, Role
 from gapless.wire.seal_keys import SECRET_BYTES, KeyRing, KeyState, SealKey
 
 if TYPE_CHECKING:
@@ -118,6 +127,13 @@ class StoredKey(NamedTuple):
         return blake2b(key=self.key.secret, person=_PRINT_PERSON, digest_size=4).hexdigest()
 
 
+class AllowedIdentity(NamedTuple):
+    """An identity that a group takes."""
+
+    group: str
+    certificate: Certificate
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Keyring:
     """The content of a keyring file: the secret of the ring, and the ring's keys, oldest first.
@@ -130,8 +146,11 @@ class Keyring:
 
     secret: bytes
     keys: tuple[StoredKey, ...]
+    identities: tuple[AllowedIdentity, ...] = ()
 
     def __post_init__(self) -> None:
+        for group in self.groups_with_identities:
+            self.allow_list(group)
         if len(self.keys) > MAX_KEYS:
             raise KeyringError(
                 f"the keyring has {len(self.keys)} keys, the maximum is {MAX_KEYS}",
@@ -291,6 +310,52 @@ class Keyring:
         )
         return replace(self, keys=tuple(changed))
 
+    # Identities
+
+    @property
+    def groups_with_identities(self) -> tuple[str, ...]:
+        """The groups that take only members with an allowed identity."""
+        return tuple(dict.fromkeys(each.group for each in self.identities))
+
+    def allow_list(self, group: str) -> AllowList | None:
+        """Return the identities that ``group`` takes; None if the group has no identities.
+
+        Raises:
+            ConfigError: Two identities of the group have the same name or the same key.
+        """
+        found = [each.certificate for each in self.identities if each.group == group]
+        return AllowList(found) if found else None
+
+    def allow(self, group: str, certificate: Certificate) -> Keyring:
+        """Return this keyring with another identity of ``group``.
+
+        Raises:
+            ConfigError: The group has an identity with this name or key.
+        """
+        return replace(self, identities=(*self.identities, AllowedIdentity(group, certificate)))
+
+    def disallow(self, group: str, name: str) -> Keyring:
+        """Return this keyring without the identity ``name`` of ``group``.
+
+        Raises:
+            ConfigError: The group has no such identity, or no other: a group whose last identity
+                is removed would take every holder of the keys.
+        """
+        rest = tuple(
+            each for each in self.identities if (each.group, each.certificate.name) != (group, name)
+        )
+        if len(rest) == len(self.identities):
+            raise KeyringError(
+                f"the group {group!r} has no identity {name!r}", "see: gapless keys show"
+            )
+        if not any(each.group == group for each in rest):
+            raise KeyringError(
+                f"{name!r} is the last identity of {group!r}: without identities the group takes"
+                " every holder of the keys",
+                "allow another identity first",
+            )
+        return replace(self, identities=rest)
+
     # Text
 
     def to_toml(self) -> str:
@@ -302,6 +367,11 @@ class Keyring:
             f'cipher = "{stored.key.cipher}"\n'
             for stored in self.keys
         ]
+        tables += [
+            f'\n[[identities]]\ngroup = "{each.group}"\nname = "{each.certificate.name}"\n'
+            f'role = "{each.certificate.role}"\nkey = "{each.certificate.public_key.hex()}"\n'
+            for each in self.identities
+        ]
         return f'{_HEADER}\nring = "{self.secret.hex()}"\n{"".join(tables)}'
 
     @classmethod
@@ -311,18 +381,16 @@ class Keyring:
         Raises:
             ConfigError: The text is damaged; the error names the place, and shows no value.
         """
-        try:
-            values = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            # The text of the error is not shown, because the text may quote the file.
-            where = _POSITION.search(str(error))
-            raise _damaged(f"not TOML{f' ({where[0]})' if where else ''}") from None
-        _check_fields(values, ("ring", "keys"), "the keyring")
-        secret = _read_secret(values["ring"], "ring")
-        tables = values["keys"]
-        if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-            raise _damaged("keys: expected [[keys]] tables")
-        return cls(secret, tuple(_read_key(table, at) for at, table in enumerate(tables, 1)))
+        values = parse_toml(text)
+        identities = read_tables(values.pop("identities", []), "identities")
+        check_fields(values, ("ring", "keys"), "the keyring")
+        secret = read_secret(values["ring"], "ring")
+        tables = read_tables(values["keys"], "keys")
+        return cls(
+            secret,
+            tuple(_read_key(table, at) for at, table in enumerate(tables, 1)),
+            tuple(_read_identity(table, at) for at, table in enumerate(identities, 1)),
+        )
 
     # Files
 
@@ -335,9 +403,9 @@ class Keyring:
                 content is damaged; the text names the file, the problem and the remedy.
         """
         path = Path(path)
-        with _errors_name(path, "cannot be read", "run as the owner of the file"):
+        with errors_name(path, "cannot be read", "run as the owner of the file"):
             try:
-                return cls.from_toml(_decode(_read_private(path)))
+                return cls.from_toml(decode_text(read_private(path)))
             except FileNotFoundError:
                 raise KeyringError(
                     "no such keyring",
@@ -352,7 +420,7 @@ class Keyring:
         """
         # A symbolic link stays, and leads to the new content.
         path = Path(os.path.realpath(path))
-        self._publish(path, lambda temporary: temporary.replace(path))
+        _publish(path, self.to_toml(), lambda temporary: temporary.replace(path))
 
     def create(self, path: str | Path) -> None:
         """Write a new file, and its missing folders, for this user only.
@@ -361,37 +429,13 @@ class Keyring:
             KeyringExistsError: The file exists, and is left unchanged.
             ConfigError: The file cannot be written, or other users can write to its folder.
         """
-        path = Path(path)
-
-        def link(temporary: Path) -> None:
-            try:
-                # In contrast to a rename, a link never replaces a file.
-                os.link(temporary, path)
-            except FileExistsError:
-                raise KeyringExistsError(
-                    "the file exists, and a new keyring would replace its keys",
-                    "name another file; gapless keys rotate changes the keys of a ring",
-                ) from None
-
-        with _errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
-            _make_folders(path.parent)
-        self._publish(path, link)
-
-    def _publish(self, path: Path, give_name: Callable[[Path], object]) -> None:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-        with _errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
-            _check_folder(path.parent)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(temporary, flags, FILE_MODE)
-            try:
-                with open(descriptor, "wb") as file:  # noqa: PTH123 - by its descriptor
-                    file.write(self.to_toml().encode())
-                    file.flush()
-                    os.fsync(descriptor)
-                give_name(temporary)
-            finally:
-                temporary.unlink(missing_ok=True)
-            _fsync_folder(path.parent)
+        try:
+            create_private(path, self.to_toml())
+        except FileExistsError:
+            raise KeyringExistsError(
+                f"{path}: the file exists, and a new keyring would replace its keys",
+                "name another file; gapless keys rotate changes the keys of a ring",
+            ) from None
 
 
 def default_path() -> Path:
@@ -406,10 +450,10 @@ def default_path() -> Path:
     if named := os.environ.get(ENVIRONMENT_VARIABLE):
         with _without_home():
             return Path(named).expanduser()
-    return _config_folder() / "keys.toml"
+    return config_folder() / "keys.toml"
 
 
-def _config_folder() -> Path:
+def config_folder() -> Path:
     """Return the folder of Gapless for configurations of this user."""
     config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     with _without_home():
@@ -440,7 +484,7 @@ def local_path() -> Path:
     """
     problem = ""
     try:
-        folder = _config_folder()
+        folder = config_folder()
         if _is_usable(folder):
             return folder / LOCAL_NAME
         problem = f"{folder} cannot be written"
@@ -512,43 +556,83 @@ def _whole_seconds(now: datetime | None) -> datetime:
 # Reading text
 
 
-def _damaged(problem: str) -> KeyringError:
+def damaged(problem: str) -> KeyringError:
+    """Return the error of a damaged file; ``problem`` names the place."""
     return KeyringError(problem, "correct the file, or copy the file of another member")
 
 
-def _check_fields(table: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the values of a TOML text.
+
+    Raises:
+        ConfigError: The text is no TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # The text of the error is not shown, because the text may quote the file.
+        where = _POSITION.search(str(error))
+        raise damaged(f"not TOML{f' ({where[0]})' if where else ''}") from None
+
+
+def read_tables(value: object, name: str) -> list[dict[str, Any]]:
+    """Return the tables of a field; raise ConfigError if the field has another form."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise damaged(f"{name}: expected [[{name}]] tables")
+    return value
+
+
+def check_fields(table: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
+    """Raise ConfigError unless a table has exactly these fields."""
     for name in fields:
         if name not in table:
-            raise _damaged(f"{where} has no {name}")
+            raise damaged(f"{where} has no {name}")
     unknown = len(table.keys() - set(fields))
     if unknown:
         # A name is not shown either: a misplaced quote makes a secret a name.
-        raise _damaged(f"{where} has {unknown} unknown fields; expected {', '.join(fields)}")
+        raise damaged(f"{where} has {unknown} unknown fields; expected {', '.join(fields)}")
 
 
-def _read_secret(value: object, where: str) -> bytes:
+def read_secret(value: object, where: str) -> bytes:
+    """Return 32 bytes from hexadecimal digits; raise ConfigError for other values."""
     if not isinstance(value, str) or not _SECRET.fullmatch(value):
-        raise _damaged(f"{where}: expected {2 * SECRET_BYTES} hexadecimal digits, 0-9 and a-f")
+        raise damaged(f"{where}: expected {2 * SECRET_BYTES} hexadecimal digits, 0-9 and a-f")
     return bytes.fromhex(value)
 
 
 def _read_key(table: dict[str, Any], number: int) -> StoredKey:
-    _check_fields(table, _FIELDS, f"key {number}")
+    check_fields(table, _FIELDS, f"key {number}")
     label, created, state = table["id"], table["created"], table["state"]
     if not isinstance(label, str) or not _ID.fullmatch(label):
-        raise _damaged(f"id of key {number}: expected 8 hexadecimal digits, 0-9 and a-f")
-    secret = _read_secret(table["secret"], f"secret of key {label}")
+        raise damaged(f"id of key {number}: expected 8 hexadecimal digits, 0-9 and a-f")
+    secret = read_secret(table["secret"], f"secret of key {label}")
     if not isinstance(state, str) or state not in set(KeyState):
-        raise _damaged(f"state of key {label}: expected {', '.join(KeyState)}")
+        raise damaged(f"state of key {label}: expected {', '.join(KeyState)}")
     if not isinstance(created, datetime) or created.tzinfo is None:
-        raise _damaged(f"created of key {label}: expected a time such as 2026-11-18T20:00:00Z")
+        raise damaged(f"created of key {label}: expected a time such as 2026-11-18T20:00:00Z")
     try:
         when = _whole_seconds(created)
     except OverflowError:
-        raise _damaged(f"created of key {label}: the time is out of range") from None
+        raise damaged(f"created of key {label}: the time is out of range") from None
     if not isinstance(table["cipher"], str) or table["cipher"] not in SUITE_NAMES:
-        raise _damaged(f"cipher of key {label}: expected {', '.join(SUITE_NAMES)}")
+        raise damaged(f"cipher of key {label}: expected {', '.join(SUITE_NAMES)}")
     return StoredKey(SealKey(int(label, 16), secret, KeyState(state), table["cipher"]), when)
+
+
+def _read_identity(table: dict[str, Any], number: int) -> AllowedIdentity:
+    check_fields(table, ("group", "name", "role", "key"), f"identity {number}")
+    for name in ("group", "name"):
+        if not isinstance(table[name], str) or not is_plain(table[name]):
+            raise damaged(f"{name} of identity {number}: expected printable text without quotes")
+    if not isinstance(table["role"], str) or table["role"] not in set(Role):
+        raise damaged(f"role of identity {number}: expected {', '.join(Role)}")
+    key = read_secret(table["key"], f"key of identity {number}")
+    return AllowedIdentity(table["group"], Certificate(table["name"], Role(table["role"]), key))
+
+
+def is_plain(text: str) -> bool:
+    """Return whether a name can stand in the file as it is."""
+    return bool(text) and text.isprintable() and not set(text) & {'"', "\\"}
 
 
 def _check_cipher(cipher: str) -> None:
@@ -558,19 +642,20 @@ def _check_cipher(cipher: str) -> None:
         )
 
 
-def _decode(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
+    """Return the text of a file; raise ConfigError if the text is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
         # The decoder's error contains the data.
-        raise _damaged("not UTF-8") from None
+        raise damaged("not UTF-8") from None
 
 
 # Files
 
 
 @contextmanager
-def _errors_name(path: Path, problem: str, advice: str) -> Iterator[None]:
+def errors_name(path: Path, problem: str, advice: str) -> Iterator[None]:
     """Make every error about a keyring name the file; system errors get ``problem``."""
     try:
         yield
@@ -586,7 +671,7 @@ def _trusted(owner: int) -> bool:
     return owner in (os.geteuid(), 0)
 
 
-def _read_private(path: Path) -> bytes:
+def read_private(path: Path) -> bytes:
     """Return the content of a regular file that only this user or root can read and replace."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -600,6 +685,47 @@ def _read_private(path: Path) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise KeyringError(f"more than {MAX_FILE_BYTES} bytes", "name a keyring file")
     return data
+
+
+def create_private(path: str | Path, text: str) -> None:
+    """Write a new file, and its missing folders, for this user only.
+
+    Raises:
+        FileExistsError: The file exists, and is left unchanged.
+        ConfigError: The file cannot be written, or other users can write to its folder.
+    """
+    path, existed = Path(path), False
+
+    def link(temporary: Path) -> None:
+        nonlocal existed
+        try:
+            # In contrast to a rename, a link never replaces a file.
+            os.link(temporary, path)
+        except FileExistsError:
+            existed = True
+
+    with errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
+        _make_folders(path.parent)
+    _publish(path, text, link)
+    if existed:
+        raise FileExistsError(path)
+
+
+def _publish(path: Path, text: str, give_name: Callable[[Path], object]) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    with errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
+        _check_folder(path.parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, FILE_MODE)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - by its descriptor
+                file.write(text.encode())
+                file.flush()
+                os.fsync(descriptor)
+            give_name(temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _fsync_folder(path.parent)
 
 
 def _check_file(path: Path, status: os.stat_result) -> None:

@@ -42,6 +42,7 @@ from gapless.protocol.membership.membership import (
     OVER,
     Membership,
 )
+from gapless.protocol.membership.signatures import SignatureGuard
 from gapless.protocol.ready import Ready
 from gapless.protocol.ready_builder import RECEIVED_COUNTERS
 from gapless.protocol.state_transfer.transfer import StateTransfer
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from gapless.protocol.stream.inbound import InboundStream
     from gapless.protocol.stream.outbound import OutboundStream
     from gapless.wire.frames import Datagram
+    from gapless.wire.identities import Credentials
 
 _MEMBERSHIP_FRAMES = frozenset(get_args(MembershipFrame))
 _NON_STREAM_FRAMES = _MEMBERSHIP_FRAMES | frozenset(get_args(StateFrame))
@@ -86,11 +88,13 @@ class Member:
         rarely: RareBranchHook | None = None,
         wall_offset_ns: int = 0,
         sealed: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         """Create a member that has not joined yet.
 
         ``wall_offset_ns`` is the difference between the time of day and the clock. The datagrams of
-        a ``sealed`` member were opened before they are received, and need no checksum.
+        a ``sealed`` member were opened before they are received, and need no checksum. With
+        ``credentials`` the member signs frames about membership, and believes only signed ones.
         """
         self.me = me
         self.group = group
@@ -110,6 +114,7 @@ class Member:
                 f"the durable name {name} needs a profile that releases messages by acks,"
                 f" and {profile.name} does not: use nakack4"
             )
+        self.guard = None if credentials is None else SignatureGuard(me, group, credentials)
         self.failure_detector = FailureDetector(me, config)
         self.membership = Membership(
             RosterEntry(me, name, locator),
@@ -117,6 +122,7 @@ class Member:
             rng,
             self.failure_detector,
             self.endpoint.early_budget,
+            self.guard,
         )
         # Aliases of parts of the endpoint, which never change: one lookup less for every datagram.
         self.inbound = self.endpoint.inbound
@@ -129,7 +135,10 @@ class Member:
         self._timers = self.endpoint.timers
         self._dispatcher = self.endpoint.dispatcher
         self._out = self.endpoint.out
-        self._out.last_sent_ns = {}
+        # With identities only signed datagrams are heartbeats.
+        self._out.last_sent_ns = {} if self.guard is None else None
+        self._out.guard = self.guard
+        self._on_traffic = self.failure_detector.on_traffic if self.guard is None else _ignore
         self._out.wall_offset_ns = wall_offset_ns
         self.endpoint.outbound.closed = True
         self._ended = False
@@ -154,6 +163,12 @@ class Member:
     def pending(self) -> Roster | None:
         """The view for the next tick to install."""
         return self.membership.pending
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a newer incarnation has signed with the identity of this member."""
+        backing = self.membership.backing
+        return backing is not None and backing.is_replaced
 
     # Of the endpoint
 
@@ -341,11 +356,14 @@ class Member:
     def _request_expel(self, members: tuple[Address, ...], out: ReadyBuilder) -> None:
         assert self.me not in members, "a member leaves, and does not expel itself"
         acting = self.membership.acting_coordinator
+        if self.membership.backing is not None:
+            self.membership.backing.note_own(members, out.now_ns)
         if acting == self.me:
             self.membership.coordinator.expel(members, out)
         elif acting is not None:
+            to = acting if self.guard is None else None
             for at in range(0, len(members), MAX_NAMED):
-                out.transmit(acting, Suspect(self.me, members[at : at + MAX_NAMED], True))
+                out.transmit(to, Suspect(self.me, members[at : at + MAX_NAMED], True))
 
     def send(
         self,
@@ -449,10 +467,12 @@ class Member:
             datagram.addressee is not None and datagram.addressee != self.me.incarnation
         ):
             return self._finish(self._dispatcher.on_datagram(datagram, self._begin(now_ns)))
+        if self.guard is not None and sender in self.guard.restricted:
+            datagram = self._restrict(datagram, now_ns)
         stream = self.inbound.get(sender)
         if stream is not None:
             # Any datagram of a member is a heartbeat, whatever it is about.
-            self.failure_detector.on_traffic(sender, now_ns)
+            self._on_traffic(sender, now_ns)
         about = [frame for frame in datagram.frames if type(frame) in _MEMBERSHIP_FRAMES]
         if not about:
             if stream is None and sender != self.me:
@@ -463,6 +483,8 @@ class Member:
             # A multicast network returns the datagrams of this member.
             out.drop("own", peer=sender)
             return self._finish(())
+        if self.guard is not None:
+            about = self._verify(self.guard, datagram, about, out)
         rest = tuple(frame for frame in datagram.frames if type(frame) not in _MEMBERSHIP_FRAMES)
         if rest and stream is not None:
             for moved in self._dispatcher.on_frames(datagram._replace(frames=rest), stream, out):
@@ -482,7 +504,8 @@ class Member:
         """
         answers: list[Ready] = []
         touched: dict[tuple[Address, int], InboundStream] = {}
-        dispatcher, on_traffic = self._dispatcher, self.failure_detector.on_traffic
+        dispatcher, on_traffic = self._dispatcher, self._on_traffic
+        restricted = () if self.guard is None else self.guard.restricted
         out = self._begin(now_ns)
         if len(datagrams) == 1:
             decoded: Iterable[tuple[Datagram | RemoteProtocolError, int]] = (
@@ -499,6 +522,8 @@ class Member:
                 if times > 1:
                     out.count(RECEIVED_COUNTERS[Data], times - 1)
                 on_traffic(datagram.sender, now_ns)
+                if restricted and datagram.sender in restricted:
+                    datagram = self._restrict(datagram, now_ns)  # noqa: PLW2901
                 for moved in dispatcher.on_frames(datagram, stream, out):
                     touched[moved.key] = moved
                 continue
@@ -511,6 +536,33 @@ class Member:
             self._finish(touched.values()) if answers else self._finish_streams(touched.values())
         )
         return answers
+
+    def _verify(
+        self,
+        guard: SignatureGuard,
+        datagram: Datagram,
+        about: Sequence[MembershipFrame],
+        out: ReadyBuilder,
+    ) -> list[MembershipFrame]:
+        """Return the frames about membership with a right signature: they are a heartbeat."""
+        verified, sender = guard.open(datagram, about, out), datagram.sender
+        if verified and guard.was_newest:
+            assert self.membership.backing is not None
+            self.membership.backing.note_signed(sender)
+            self.failure_detector.on_traffic(sender, out.now_ns)
+        return verified
+
+    def _restrict(self, datagram: Datagram, now_ns: int) -> Datagram:
+        """Drop the frames that the role of the sender does not permit."""
+        assert self.guard is not None
+        out = self._begin(now_ns)
+        permitted = []
+        for frame in datagram.frames:
+            if self.guard.permits(datagram.sender, frame):
+                permitted.append(frame)
+            else:
+                out.drop("role", peer=datagram.sender)
+        return datagram._replace(frames=tuple(permitted))
 
     def _stream_of(self, datagram: Datagram) -> InboundStream | None:
         """Return the stream of the sender, if the datagram concerns streams and this member."""
@@ -571,8 +623,9 @@ class Member:
 
     def _on_heartbeat_timer(self, out: ReadyBuilder) -> None:
         self._prune_non_members(out)
-        assert out.last_sent_ns is not None
-        is_news = self.failure_detector.on_interval(out.last_sent_ns, out)
+        sent_ns = out.last_sent_ns if self.guard is None else self.guard.last_sent_ns
+        assert sent_ns is not None
+        is_news = self.failure_detector.on_interval(sent_ns, out)
         self.membership.report_dead(out, again=not is_news)
         if self._expel_attempts_left:
             self._request_expel(tuple(sorted(self._expel_attempts_left)), out)
@@ -638,10 +691,10 @@ class Member:
 
     def _prune_non_members(self, out: ReadyBuilder) -> None:
         """Forget when non-members were last notified, and the pending expulsions of non-members."""
-        assert out.last_sent_ns is not None, "a member notes when it sends"
-        members = self.membership.members
-        out.last_sent_ns = {
-            to: at_ns for to, at_ns in out.last_sent_ns.items() if to is None or to in members
+        members, notes = self.membership.members, out if self.guard is None else self.guard
+        assert notes.last_sent_ns is not None, "a member notes when it sends"
+        notes.last_sent_ns = {
+            to: at_ns for to, at_ns in notes.last_sent_ns.items() if to is None or to in members
         }
         self._expel_attempts_left = {
             member: left for member, left in self._expel_attempts_left.items() if member in members
@@ -669,6 +722,10 @@ class Member:
             assert timers.VIEW in self._timers, "a pending view is installed by a tick"
         assert all(left > 0 for left in self._expel_attempts_left.values())
         assert self.me not in self._expel_attempts_left, "no member expels itself"
+
+
+def _ignore(_member: Address, _now_ns: int) -> None:
+    """Take an unsigned datagram for no heartbeat."""
 
 
 _TIMER_HANDLERS: dict[str, Callable[[Member, ReadyBuilder], None]] = {

@@ -17,7 +17,8 @@ from gapless.wire.codec import (
     run_room_bytes,
     size_bytes,
 )
-from gapless.wire.frames import Data, Frame
+from gapless.wire.control_frames import SIGNATURE_FRAME_BYTES
+from gapless.wire.frames import Data, Frame, Join, MembershipFrame, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address
     from gapless.protocol.buggify import RareBranchHook
     from gapless.protocol.events import Event, ViewInstalled
+    from gapless.protocol.membership.signatures import SignatureGuard
     from gapless.run import Run
 
 SENT_COUNTERS = {kind: f"sent.{kind.__name__.lower()}" for kind in get_args(Frame)}
@@ -54,6 +56,7 @@ class ReadyBuilder:
         "_sampled_marks",
         "_whole_runs",
         "counters",
+        "guard",
         "last_sent_ns",
         "now_ns",
         "rarely",
@@ -85,6 +88,8 @@ class ReadyBuilder:
         self.wall_offset_ns = 0
         self.counters: dict[str, int] = {}
         self.last_sent_ns: dict[Address | None, int] | None = None
+        self.guard: SignatureGuard | None = None
+        """Signs the frames about membership; None without identities."""
         self._frames: list[tuple[Address | None, Frame]] = []
         self._ready = Ready()
 
@@ -236,6 +241,10 @@ class ReadyBuilder:
 
     def _pack(self, transmits: list[Transmit]) -> None:
         """Pack frames with the same destination into datagrams, in order."""
+        if self.guard is not None:
+            self._pack_signed(self.guard, transmits)
+            if not self._frames:
+                return
         if len(self._frames) == 1:
             ((to, frame),) = self._frames
             if type(frame) is not Data or size_bytes(frame) <= self._max_body_bytes:
@@ -268,6 +277,41 @@ class ReadyBuilder:
                 open_frames[to] = [frame]
                 filled_bytes[to] = ADDRESSED_HEADER_BYTES + frame_bytes
         transmits += (self._make_transmit(to, frames) for to, frames in open_frames.items())
+
+    def _pack_signed(self, guard: SignatureGuard, transmits: list[Transmit]) -> None:
+        """Pack the frames about membership into signed datagrams, and leave the other frames."""
+        rest: list[tuple[Address | None, Frame]] = []
+        open_frames: dict[Address | None, list[MembershipFrame]] = {}
+        filled_bytes: dict[Address | None, int] = {}
+        room_bytes = self._max_body_bytes - SIGNATURE_FRAME_BYTES
+        for to, frame in self._frames:
+            if not isinstance(frame, MembershipFrame):
+                rest.append((to, frame))
+                continue
+            self.count(SENT_COUNTERS[type(frame)])
+            frame_bytes = size_bytes(frame)
+            pending = open_frames.get(to, [])
+            # A JOIN is alone, with the signature of its joiner, so that a member can relay it.
+            follows = isinstance(frame, Signature) or (
+                not isinstance(frame, Join)
+                and not any(isinstance(other, Join) for other in pending)
+                and filled_bytes.get(to, 0) + frame_bytes <= room_bytes
+            )
+            if pending and not follows:
+                transmits.append(self._sign_transmit(guard, to, open_frames.pop(to)))
+                filled_bytes[to] = 0
+            open_frames.setdefault(to, []).append(frame)
+            filled_bytes[to] = filled_bytes.get(to, 0) + frame_bytes
+        transmits += (self._sign_transmit(guard, *item) for item in open_frames.items())
+        self._frames = rest
+
+    def _sign_transmit(
+        self, guard: SignatureGuard, to: Address | None, frames: list[MembershipFrame]
+    ) -> Transmit:
+        guard.last_sent_ns[to] = self.now_ns
+        signed = (*frames, guard.sign(to, frames))
+        addressee = None if to is None or to == ANYONE else to.incarnation
+        return Transmit(to, encode(self._group, self._me, signed, addressee))
 
     def _transmit_split(self, to: Address | None, frame: Data, transmits: list[Transmit]) -> None:
         """Split a run larger than a frame into several datagrams."""

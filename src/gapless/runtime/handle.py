@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gapless.runtime.delivery_queue import DeliveryItem, DeliverySink
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
+    from gapless.wire.identities import Credentials, Role
 
 _T = TypeVar("_T")
 
@@ -67,6 +68,7 @@ class MemberHandle:
             garbage collected leaves.
         trace: The recorder of the trace, or None.
         keyring: The file with the keys of a sealed group, whose changes are followed.
+        credentials: The identity of the member, in a group with identities.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class MemberHandle:
         sink: DeliverySink | None = None,
         trace: Recorder | None = None,
         keyring: Path | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = group
         self.transport = transport
@@ -93,6 +96,8 @@ class MemberHandle:
         # With another sink there is never anything to take here.
         self._queue = sink if isinstance(sink, DeliveryQueue) else DeliveryQueue()
         node = SystemRandom().getrandbits(64) if node is None else node
+        if credentials is not None:
+            node = credentials.node
         self._runtime = MemberRuntime(
             group,
             node,
@@ -105,6 +110,7 @@ class MemberHandle:
             trace=trace,
             display_name=display_name,
             keyring=keyring,
+            credentials=credentials,
         )
         self.display_name = display_name or name
         self.add_consumed = self._runtime.add_consumed
@@ -139,6 +145,11 @@ class MemberHandle:
     def me(self) -> Address:
         """The address of the present incarnation."""
         return self._runtime.member.me
+
+    @property
+    def role(self) -> Role | None:
+        """The role of this member; None in a group without identities."""
+        return self._runtime.role
 
     @property
     def roster(self) -> Roster | None:

@@ -10,8 +10,13 @@ if TYPE_CHECKING:
     from gapless.transport.base import Transport
 
 MIN_DATAGRAMS = 3
-"""How many datagrams or connections are a reason to speak: one is no group."""
+"""How many datagrams or connections of a kind are a reason to speak: one is no group."""
 _CERTIFICATE_ADVICE = "give every member a valid certificate of one authority, with tls="
+_IDENTITY_PROBLEMS = {
+    "signed": "signed frames: the keyring of another member names identities that may join",
+    "unsigned": "frames without a signature: the keyring of another member names no identities",
+    "identity": "frames of an identity that the keyring of this member does not allow",
+}
 _ADVICE = "give every member a copy of one keyring file, with keys= or GAPLESS_KEYS"
 
 
@@ -31,6 +36,9 @@ def describe_mismatches(transport: Transport, dropped: Mapping[str, int]) -> dic
             f"{times:,} connections of members with certificates, and this member has none;"
             f" {_CERTIFICATE_ADVICE}"
         )
+    for reason, problem in _IDENTITY_PROBLEMS.items():
+        if (times := dropped.get(f"dropped.{reason}", 0)) >= MIN_DATAGRAMS:
+            found[reason] = f"heard {times:,} {problem}; {_ADVICE}"
     if seal is None:
         times = dropped.get("dropped.sealed", 0) + transport.problems.counters["stream.sealed"]
         if times >= MIN_DATAGRAMS:

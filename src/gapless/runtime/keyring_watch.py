@@ -32,6 +32,8 @@ class KeyringWatch:
     def __init__(self, group: str, path: Path, seal: Seal) -> None:
         self.due_ns = 0
         """When the next check is due."""
+        self.keyring: Keyring | None = None
+        """The content of the file when it was last read."""
         self._group = group
         self._path = path
         self._seal = seal
@@ -46,7 +48,8 @@ class KeyringWatch:
         if stamp is not None and stamp == self._read_stamp:
             return False
         try:
-            ring = Keyring.read(self._path).ring
+            keyring = Keyring.read(self._path)
+            ring = keyring.ring
             changed = ring.keys != self._seal.ring.keys or ring.secret != self._seal.ring.secret
             if changed:
                 self._seal.replace_ring(ring, suites_of(ring))
@@ -55,7 +58,7 @@ class KeyringWatch:
                 self._problem = str(error)
                 log.error("%s: the keys stay as they are: %s", self._group, error)
             return False
-        self._read_stamp, self._problem = stamp, ""
+        self._read_stamp, self._problem, self.keyring = stamp, "", keyring
         if changed:
             log.info(
                 "%s: key %s seals; keys %s open",

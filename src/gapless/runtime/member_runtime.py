@@ -49,11 +49,13 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.delivery_mode import DeliveryMode
+    from gapless.keys.keyring import Keyring
     from gapless.protocol.events import Event
     from gapless.protocol.ready import Delivery, Ready, Transmit
     from gapless.runtime.delivery_queue import DeliveryItem, DeliverySink
     from gapless.trace.recorder import Recorder
     from gapless.transport.base import Transport
+    from gapless.wire.identities import Credentials, Role
 
 DATAGRAMS_PER_TURN = 256
 """About how many datagrams a turn reads before the answers are sent."""
@@ -97,6 +99,7 @@ class MemberRuntime:
         trace: Recorder | None,
         display_name: str = "",
         keyring: Path | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = group
         self.transport = transport
@@ -125,6 +128,8 @@ class MemberRuntime:
         self.closed = threading.Event()
         """Set when this member has ended, and its sink has every item."""
         self._node, self._name = node, name
+        self._credentials = credentials
+        self._misses_identity = False
         self._display_name = display_name or name
         self._join_options = dict(join)
         self.trace = trace
@@ -179,6 +184,7 @@ class MemberRuntime:
             tracing=0 if self.trace is None else self.trace.every,
             wall_offset_ns=now_ns,
             sealed=seal is not None,
+            credentials=self._credentials,
         )
 
     def _join_group(self, now_ns: int) -> Ready:
@@ -321,6 +327,7 @@ class MemberRuntime:
             self._check_discovery(now_ns)
         if self.keyring_watch is not None and now_ns >= self.keyring_watch.due_ns:
             self.keyring_watch.check(now_ns)
+            self._follow_allow_list(self.keyring_watch.keyring)
         if self._has_backlog:
             now_ns -= BACKLOG_GRACE_NS
         for _ in range(TICKS_PER_TURN):
@@ -328,6 +335,40 @@ class MemberRuntime:
             if due_ns is None or due_ns > now_ns:
                 return
             yield self.member.tick(time.monotonic_ns())
+
+    @property
+    def role(self) -> Role | None:
+        """The role of this member; None in a group without identities."""
+        credentials = self._credentials
+        found = None if credentials is None else credentials.allowed.find(credentials.node)
+        return None if found is None else found.role
+
+    def _follow_allow_list(self, keyring: Keyring | None) -> None:
+        """Use the identities of the keyring file that the group takes now."""
+        allowed = None if keyring is None else keyring.allow_list(self.group)
+        if allowed is None or (self._credentials and allowed == self._credentials.allowed):
+            return
+        if self._credentials is None:
+            if not self._misses_identity:
+                self._misses_identity = True
+                log.error(
+                    "%s: the keyring names identities now: restart this member with an identity",
+                    self.group,
+                )
+            return
+        if allowed.find(self._node) is None:
+            self.error = GaplessError(
+                f"the identity of this member may not join {self.group} any more: the keyring does"
+                " not allow it"
+            )
+            log.error("%s", self.error)
+            self.calls.append(PendingCall(self.stop))
+            return
+        self._credentials = self._credentials._replace(allowed=allowed)
+        assert self.member.guard is not None, "a member with credentials has a guard"
+        self.member.guard.replace_allowed(allowed)
+        names = ", ".join(sorted(each.name for each in allowed.certificates))
+        log.info("%s: the group takes the identities %s", self.group, names)
 
     def _check_discovery(self, now_ns: int) -> None:
         view = self.member.view
@@ -405,6 +446,8 @@ class MemberRuntime:
                 self._event_log.add("view", f"{self.group}: view {number} with {members} members")
             elif isinstance(event, Expelled):
                 self.expelled = True
+                if self.member.is_replaced:
+                    self._end_replaced()
                 label = self._label(self.member.me)
                 self._event_log.add(
                     "expelled",
@@ -423,6 +466,15 @@ class MemberRuntime:
                 self._event_log.add(
                     "suspected", f"{self.group}: {label} is silent and suspected; a probe was sent"
                 )
+
+    def _end_replaced(self) -> None:
+        """End, because another process has joined with the same identity."""
+        self.rejoin = False
+        self.error = GaplessError(
+            f"another member has joined {self.group} with the identity of this member: make an"
+            " identity for each member (gapless keys identity)"
+        )
+        log.error("%s", self.error)
 
     def _refuse_name(self, event: NameInUse) -> None:
         """End, because another member is alive under the durable name."""

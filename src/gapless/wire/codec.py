@@ -82,7 +82,7 @@ REPAIR = 0x80
 """Data flag: the run is sent again. The flag belongs to the frame, not to the run."""
 
 DATA, ACK, NAK, GONE, TAIL, VOTE, STABLE, OUT_OF_BAND, OUT_OF_BAND_ACK, UNRELIABLE = range(1, 11)
-MEMBERSHIP_KINDS = range(0x1E, 0x20)
+MEMBERSHIP_KINDS = range(0x1F, 0x20)
 """Frame kinds reserved for membership; the kinds in use are in control_frames.py."""
 CLOSE = 0x20
 """Frame kind: the end of a connection."""

@@ -11,10 +11,10 @@ Control frames have no epoch. The origin is a member, never the address 0.0.
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, error as StructError  # noqa: N812
 from typing import TYPE_CHECKING
 
-from gapless.errors import RemoteProtocolError
+from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import Address
 from gapless.wire.frames import (
     Alive,
@@ -27,6 +27,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     StateAsk,
     StateChunk,
     StateFrame,
@@ -57,7 +58,7 @@ from gapless.wire.primitives import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gapless.identity import ViewId
     from gapless.wire.frames import Frame
@@ -65,6 +66,10 @@ if TYPE_CHECKING:
 JOIN, LEAVE, ALIVE, SUSPECT, NEW_VIEW, ASK_VIEW, BEACON, MERGE_ASK, MERGE_REPLY = range(0x10, 0x19)
 STATE_ASK, STATE_OFFER, STATE_PULL, STATE_CHUNK = range(0x19, 0x1D)
 NAME_TAKEN = 0x1D
+SIGNATURE = 0x1E
+
+SIGNATURE_BYTES = 64
+"""Size of a signature of Ed25519."""
 
 RELAY = 0x01
 """Join flag: a receiver relays the frame to the coordinator."""
@@ -89,6 +94,7 @@ _ASK = Struct("<QH")
 _OFFER = Struct("<QHH")
 _PULL = Struct("<QQI")
 _CHUNK = Struct("<QQ")
+_SIGNATURE = Struct("<QI")
 
 NEW_VIEW_OVERHEAD_BYTES = PREFIX.size + VIEW_ID.size + _PARTS.size + VIEW_ID.size
 """Size of a NEW_VIEW frame with a base, without its part of the roster."""
@@ -96,6 +102,8 @@ STATE_OFFER_OVERHEAD_BYTES = PREFIX.size + _OFFER.size
 """Size of a STATE_OFFER frame without its part of the offer."""
 STATE_CHUNK_OVERHEAD_BYTES = PREFIX.size + _CHUNK.size
 """Size of a STATE_CHUNK frame without its bytes of the state."""
+SIGNATURE_FRAME_BYTES = PREFIX.size + _SIGNATURE.size + SIGNATURE_BYTES
+"""Size of a SIGNATURE frame."""
 
 _FIXED_BYTES: dict[type[MembershipFrame | StateFrame], int] = {
     Join: ENTRY_LENGTHS.size,
@@ -108,6 +116,7 @@ _FIXED_BYTES: dict[type[MembershipFrame | StateFrame], int] = {
     Beacon: VIEW_ID.size + COUNT.size,
     MergeAsk: _MERGE.size,
     MergeReply: _MERGE.size + VIEW_ID.size,
+    Signature: _SIGNATURE.size + SIGNATURE_BYTES,
     StateAsk: _ASK.size,
     StateOffer: _OFFER.size,
     StatePull: _PULL.size,
@@ -228,6 +237,13 @@ def _encode_merge_reply(parts: list[bytes], frame: MergeReply) -> None:
     )
 
 
+def _encode_signature(parts: list[bytes], frame: Signature) -> None:
+    _check_counter(frame.counter)
+    check_exact_length(0, len(frame.signature), SIGNATURE_BYTES)
+    fixed = _SIGNATURE.pack(frame.counter, frame.view)
+    _append_frame(parts, SIGNATURE, 0, frame.origin, fixed, frame.signature)
+
+
 def _encode_state_ask(parts: list[bytes], frame: StateAsk) -> None:
     check_progress(frame.starts)
     check_first_origin(frame.starts)
@@ -271,12 +287,28 @@ ENCODERS: dict[type[Frame], Callable[..., None]] = {
     Beacon: _encode_beacon,
     MergeAsk: _encode_merge_ask,
     MergeReply: _encode_merge_reply,
+    Signature: _encode_signature,
     StateAsk: _encode_state_ask,
     StateOffer: _encode_state_offer,
     StatePull: _encode_state_pull,
     StateChunk: _encode_state_chunk,
 }
 """The function that adds a frame of each type to the parts of a datagram."""
+
+
+def encode_frames(frames: Iterable[MembershipFrame]) -> bytes:
+    """Return the bytes of ``frames``, without a datagram around them.
+
+    Raises:
+        LocalProtocolError: A receiver would reject a frame.
+    """
+    parts: list[bytes] = []
+    try:
+        for frame in frames:
+            ENCODERS[type(frame)](parts, frame)
+    except (StructError, RemoteProtocolError) as error:
+        raise LocalProtocolError(f"a frame does not fit the wire format: {error}") from error
+    return b"".join(parts)
 
 
 # Bytes to frames
@@ -402,6 +434,16 @@ def _decode_merge_reply(
     return MergeReply(origin, merge, unpack_view(datagram, at + _MERGE.size), flags & WILLING != 0)
 
 
+def _decode_signature(
+    datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
+) -> Signature:
+    check_member(origin)
+    check_exact_length(at, end, _SIGNATURE.size + SIGNATURE_BYTES)
+    counter, view = _SIGNATURE.unpack_from(datagram, at)
+    _check_counter(counter)
+    return Signature(origin, counter, view, datagram[at + _SIGNATURE.size : end])
+
+
 def _decode_state_ask(
     datagram: bytes, at: int, end: int, origin: Address, _flags: int, _epoch: int
 ) -> StateAsk:
@@ -477,6 +519,11 @@ def _check_part(part: int, parts: int, body: bytes) -> None:
     _check_nonempty(body)
 
 
+def _check_counter(counter: int) -> None:
+    if not counter:
+        raise RemoteProtocolError("count", "signatures are counted from 1")
+
+
 def _check_extent(offset: int, length: int) -> None:
     if offset + length > SEQNO_MAX:
         raise RemoteProtocolError(
@@ -497,6 +544,7 @@ DECODERS: dict[
     BEACON: _decode_beacon,
     MERGE_ASK: _decode_merge_ask,
     MERGE_REPLY: _decode_merge_reply,
+    SIGNATURE: _decode_signature,
     STATE_ASK: _decode_state_ask,
     STATE_OFFER: _decode_state_offer,
     STATE_PULL: _decode_state_pull,

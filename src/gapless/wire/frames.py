@@ -258,8 +258,31 @@ class StateChunk(NamedTuple):
     body: bytes
 
 
+class Signature(NamedTuple):
+    """The signature of ``origin`` over the frames about membership before it in the datagram.
+
+    ``counter`` rises with every signature of an incarnation, and ``view`` is the number of the view
+    of ``origin``, or 0 without a view.
+    """
+
+    origin: Address
+    counter: int
+    view: int
+    signature: bytes
+
+
 MembershipFrame = (
-    Join | NameTaken | Leave | Alive | Suspect | NewView | AskView | Beacon | MergeAsk | MergeReply
+    Join
+    | NameTaken
+    | Leave
+    | Alive
+    | Suspect
+    | NewView
+    | AskView
+    | Beacon
+    | MergeAsk
+    | MergeReply
+    | Signature
 )
 """Frames about the members of the group."""
 StateFrame = StateAsk | StateOffer | StatePull | StateChunk

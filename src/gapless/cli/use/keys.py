@@ -6,6 +6,7 @@ No command prints a secret: a table shows ids and fingerprints.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from rich.markup import escape
 from gapless.cli.group_options import reach_options
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, echo, json_option, make_table, print_json
+from gapless.cli.use.identities import allow, disallow, identity, identity_rows
 from gapless.cli.use.member_keys import KeyStep, MembersKeys, wait_for_groups
 from gapless.errors import ConfigError
 from gapless.keys.ciphers import SUITE_NAMES
@@ -75,6 +77,10 @@ def keys() -> None:
     """
 
 
+for command in (identity, allow, disallow):
+    keys.add_command(command)
+
+
 @keys.command("new")
 @file_argument
 @click.option(
@@ -106,7 +112,8 @@ def show(file: Path | None, as_json: bool) -> None:
     path = file or default_path()
     found = Keyring.read(path)
     if as_json:
-        print_json({"path": str(path), **_describe(found), "next": next_action(path, found)})
+        described = {**_describe(found), "identities": identity_rows(found)}
+        print_json({"path": str(path), **described, "next": next_action(path, found)})
         return
     rows = [
         (*map(row.get, ("key", "state", "cipher", "created")), _age(stored), row["fingerprint"])
@@ -120,6 +127,10 @@ def show(file: Path | None, as_json: bool) -> None:
             rows,
         )
     )
+    if found.identities:
+        columns = ("group", "name", "role", "public_key")
+        identities = [tuple(map(escape, row.values())) for row in identity_rows(found)]
+        out.print(make_table("Identities", columns, identities))
     click.echo(f"{path}\nNext: {next_action(path, found)}")
 
 
@@ -417,7 +428,10 @@ def differences(rings: Mapping[str, Keyring]) -> list[str]:
         ]
         return [f"the files have different rings, whose members never meet: {'; '.join(parts)}"]
     every = {stored.key.key_id: None for ring in rings.values() for stored in ring.keys}
-    found = (_difference(key_id, rings) for key_id in every)
+    found = [_difference(key_id, rings) for key_id in every]
+    for first, path in pairwise(rings):
+        if set(rings[first].identities) != set(rings[path].identities):
+            found.append(f"{first} and {path} allow different identities; copy the newest file")
     return [difference for difference in found if difference]
 
 

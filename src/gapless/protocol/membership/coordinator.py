@@ -300,6 +300,8 @@ class Coordinator:
     def expel(self, members: Iterable[Address], out: ReadyBuilder) -> None:
         """Leave ``members`` out of the next view: at most a minority, never this member."""
         m = self._membership
+        if m.backing is not None:
+            members = m.backing.only_backed(tuple(members), out)
         unwanted = (self.to_expel | set(members)) & m.members - {m.me}
         # If a majority is slow then the complaining members are the likelier problem.
         if not m.is_acting or 2 * len(unwanted) >= len(m.members):
@@ -344,6 +346,7 @@ class Coordinator:
 
         If several members hear all members except ``sender``, then ``sender`` is at fault.
         """
+        m = self._membership
         pairs = [
             pair for pair, (count, _) in self._complaints.items() if 2 * count >= _MAX_COMPLAINTS
         ]
@@ -354,6 +357,8 @@ class Coordinator:
             pair: seen for pair, seen in self._complaints.items() if loser not in pair
         }
         out.emit(Unheard(sender, receiver))
+        if m.backing is not None and not m.backing.only_backed((loser,), out):
+            return
         self.kept_out.add(loser.node, out.now_ns)
         self.expel((loser,), out)
 

@@ -99,6 +99,8 @@ class HearingCheck:
         is_silent = not m.failure_detector.has_heard(member, silent_ns)
         out.emit(Unheard(member, m.me) if is_silent else Unheard(m.me, member))
         out.trace("SUSPECT", member, peer=member, reason="hearing")
+        if m.backing is not None:
+            m.backing.note_own((member,), out.now_ns)
         if acting == m.me:
             m.coordinator.expel((member,), out)
         elif acting == member:
@@ -108,7 +110,8 @@ class HearingCheck:
             for other in relays[:_MAX_RELAYS]:
                 out.transmit(other, Suspect(m.me, (member,), True))
         elif acting is not None:
-            out.transmit(acting, Suspect(m.me, (member,), True))
+            to = acting if m.guard is None else None
+            out.transmit(to, Suspect(m.me, (member,), True))
 
     def on_pause(self, by_ns: int, now_ns: int) -> None:
         """Do not count the pause of this process as silence of other members."""

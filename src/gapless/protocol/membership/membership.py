@@ -42,6 +42,7 @@ from gapless.protocol.membership.coordinator import (
 )
 from gapless.protocol.membership.hearing import HearingCheck
 from gapless.protocol.membership.merge import MergeProtocol
+from gapless.protocol.membership.view_backing import ViewBacking
 from gapless.protocol.membership.view_transfer import ViewTransfer
 from gapless.protocol.ready import ANYONE
 from gapless.wire.frames import (
@@ -54,6 +55,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     Suspect,
 )
 
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, RosterEntry
     from gapless.protocol.early_budget import EarlyBudget
     from gapless.protocol.membership.failure_detector import FailureDetector
+    from gapless.protocol.membership.signatures import SignatureGuard
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.wire.frames import MembershipFrame
 
@@ -80,8 +83,6 @@ _EARLY_ANSWERS = 32
 """How many joiners an early founder answers directly; beyond, its repeated JOIN is enough."""
 _MAX_RETRY_FACTOR = 4
 """Maximum time between two tries, in multiples of ``join_interval``."""
-_MAX_UNHEARD_BEACONS = 3
-"""Maximum number of beacons in a row that may omit our coordinator before we introduce it."""
 _NEXT_IN_LINE = 2
 """How many members behind the coordinator answer JOIN with "there is a group"."""
 _MAX_JOINERS = 4096
@@ -112,6 +113,7 @@ class Membership:
         rng: Random,
         failure_detector: FailureDetector,
         budget: EarlyBudget | None = None,
+        guard: SignatureGuard | None = None,
     ) -> None:
         self.own_entry = entry
         self.me = entry.address
@@ -125,10 +127,12 @@ class Membership:
         self.leaving: set[Address] = set()
         self.moved_away: set[Address] = set()
         self.admitted = False
-        self.view_transfer = ViewTransfer(self.me, config, budget)
+        self.view_transfer = ViewTransfer(self.me, config, budget, guard)
         self.coordinator = Coordinator(self)
         self.merging = MergeProtocol(self)
         self.hearing = HearingCheck(self)
+        self.guard = guard
+        self.backing = None if guard is None else ViewBacking(self, guard)
         self.roster_answers = AnswerLimiter(
             config.join_interval_ns, _MAX_ROSTERS, _MAX_ROSTERS_EACH
         )
@@ -137,7 +141,7 @@ class Membership:
         )
         self._relays = AnswerLimiter(config.heartbeat_interval_ns, _MAX_ANSWERS, _MAX_ANSWERS)
         self._concurrent_joiners: dict[Address, tuple[int, RosterEntry]] = {}
-        self._foreign_views = ViewTransfer(self.me, config, budget)
+        self._foreign_views = ViewTransfer(self.me, config, budget, guard)
         self._leave_granted_by: Address | None = None
         self._granted_leavers: dict[Address, int] = {}
         self._retry_ns: int | None = None
@@ -148,7 +152,6 @@ class Membership:
         self._group_heard = False
         self._give_up_ns: int | None = None
         self._asked_ns: dict[Address, int] = {}
-        self._unheard_beacons: dict[Address, int] = {}
         self._reported_ns = -config.heartbeat_interval_ns
         self._verdict_ns: dict[Address, int] = {}
         self._ask_maker_ns: int | None = None
@@ -182,7 +185,9 @@ class Membership:
     def due_ns(self) -> int | None:
         """When the next retry or decision is due."""
         own = self._retry_ns, self._found_due_ns, self._give_up_ns, self._ask_maker_ns
-        all_ns = (*own, self.coordinator.due_ns, self.merging.due_ns, self.hearing.due_ns)
+        backing_ns = None if self.backing is None else self.backing.due_ns
+        machines = self.coordinator.due_ns, self.merging.due_ns, self.hearing.due_ns, backing_ns
+        all_ns = (*own, *machines)
         return min((at_ns for at_ns in all_ns if at_ns is not None), default=None)
 
     # Joining
@@ -335,6 +340,8 @@ class Membership:
             # Every member relays: without a limit a flood would reach the coordinator many times.
             if self._relays.allows(address, out.now_ns):
                 out.transmit(acting, Join(frame.entry))
+                if self.guard is not None and (signed := self.guard.signed_join(address)):
+                    out.transmit(acting, signed)
             else:
                 out.drop("crowded", address, peer=address)
         assert self.roster is not None
@@ -370,8 +377,12 @@ class Membership:
             return
         # A view that omits this member: expulsion, a granted leave, or the sender moved away.
         if not named:
-            self._on_excluded(roster.id, sender, out, confirmed=False)
+            # With identities the roster proves the view of its coordinator, whoever passes it on.
+            witness = sender if self.guard is None else roster.id.coordinator
+            self._on_excluded(roster.id, witness, out, confirmed=False)
         elif roster.id.number > self.view_number and self._follows(roster, sender):
+            if self.backing is not None and not self.backing.accepts(roster, sender, out):
+                return
             if roster.id.coordinator not in self.members:
                 # A merge: repeat JOIN until the new coordinator confirms that we are in its view.
                 self.admitted = False
@@ -392,7 +403,12 @@ class Membership:
         group for ever.
         """
         maker, acting = roster.id.coordinator, self.acting_coordinator
-        if not self.admitted or maker in self.members or sender in self.members:
+        established = self.admitted or (self.backing is not None and self.backing.is_established())
+        if not established or maker in self.members:
+            return True
+        if self.guard is not None and acting != self.me:
+            return sender == acting
+        if sender in self.members and self.guard is None:
             return True
         if acting == self.me:
             return maker == self.merging.agreed_to
@@ -462,6 +478,8 @@ class Membership:
             self._on_leave_granted(view, out, confirmed=confirmed and sender == view.coordinator)
         elif not self.admitted and not expelled:
             return  # the own view may never have been decided: JOIN is repeated, and answered
+        elif self.backing is not None and view.coordinator in self.members:
+            self.backing.on_excluded(view, sender, out)
         elif view.coordinator in self.members and confirmed:
             self.terminate(Expelled(view), out)
         elif view.coordinator in self.members:
@@ -543,6 +561,8 @@ class Membership:
     def _on_suspect(self, frame: Suspect, out: ReadyBuilder) -> None:
         if frame.origin not in self.members:
             out.drop("stranger", peer=frame.origin)
+        elif self.backing is not None and not self.backing.on_suspect(frame, out):
+            return
         elif frame.slow_receivers and not self.is_acting:
             # The coordinator does not hear its complaint. A probe of the coordinator decides.
             if self.acting_coordinator in frame.members:
@@ -588,26 +608,7 @@ class Membership:
         elif self.is_acting:
             self.merging.on_beacon(frame, out)
         else:
-            self._introduce(frame, out)
-
-    def _introduce(self, frame: Beacon, out: ReadyBuilder) -> None:
-        """Send our roster to a foreign coordinator that does not hear our acting coordinator.
-
-        Where discovery knows only a few addresses, two coordinators may not reach each other. Each
-        member introduces the group with a chance of two in the number of members: on average two
-        members introduce the group.
-        """
-        assert frame.origin not in self.members, "only a stranger needs an introduction"
-        assert self.roster is not None
-        known = self.acting_coordinator in frame.heard
-        count = self._unheard_beacons[frame.origin] = (
-            0 if known else self._unheard_beacons.get(frame.origin, 0) + 1
-        )
-        if len(self._unheard_beacons) > _MAX_JOINERS:
-            del self._unheard_beacons[next(iter(self._unheard_beacons))]
-        if count >= _MAX_UNHEARD_BEACONS and self.rng.random() * len(self.members) < 2:
-            self._unheard_beacons[frame.origin] = 0
-            self.view_transfer.send(frame.origin, self.roster, out)
+            self.merging.introduce(frame, out)
 
     def send_alive(
         self,
@@ -634,6 +635,9 @@ class Membership:
             self._asked_ns[to] = out.now_ns
             if len(self._asked_ns) > _MAX_JOINERS:
                 del self._asked_ns[next(iter(self._asked_ns))]
+        if self.guard is not None and self.leave_requested and to in self.members:
+            # A member that has missed the LEAVE would not believe a view without this member.
+            out.transmit(to, Leave(self.me))
         view = None if self.roster is None else self.roster.id
         out.transmit(to, Alive(self.me, view, to in self.members, expelled=expelled))
 
@@ -651,7 +655,6 @@ class Membership:
         self.leaving.intersection_update(members)
         self.moved_away.clear()
         self._asked_ns.clear()
-        self._unheard_beacons.clear()
         self._reported_ns = -self.config.heartbeat_interval_ns
         self._verdict_ns.clear()
         self._ask_maker_ns = self._found_due_ns = None
@@ -673,6 +676,8 @@ class Membership:
         self.view_transfer.retain_locators(members)
         self.view_transfer.install(roster.id.number)
         self._foreign_views.install(roster.id.number)
+        if self.backing is not None:
+            self.backing.install(before, roster, out)
         self.coordinator.install(before, out)
         self.merging.install(out)
         self.hearing.install(out)
@@ -734,6 +739,11 @@ class Membership:
             out.transmit(None, Leave(self.me))
             self.terminate(Left(True), out)
             return
+        if self.guard is not None:
+            # Every member must know that this member leaves by its own will.
+            out.transmit(None, Leave(self.me))
+            self._schedule_retry(out)
+            return
         # Another leaver may have asked this member, which will not create a view any more.
         for member in sorted({acting, *self.leaving} - {self.me}):
             out.transmit(member, Leave(self.me))
@@ -756,6 +766,8 @@ class Membership:
         self.coordinator.stop()
         self.merging.stop()
         self.hearing.stop()
+        if self.backing is not None:
+            self.backing.stop()
         self.failure_detector.end()
         out.emit(event)
         assert self.due_ns is None, "an incarnation that is over has no timer"
@@ -784,6 +796,8 @@ class Membership:
             self.coordinator.on_timer(out)
             self.merging.on_timer(out)
             self.hearing.on_timer(out)
+            if self.backing is not None:
+                self.backing.on_timer(out)
 
     def _try_again(self, out: ReadyBuilder) -> None:
         if self.phase == LEAVING:
@@ -803,11 +817,14 @@ class Membership:
         if again and out.now_ns - self._reported_ns < self.config.heartbeat_interval_ns:
             return
         self._reported_ns = out.now_ns
+        if self.backing is not None:
+            self.backing.note_own(gone, out.now_ns)
         if acting == self.me:
             self.coordinator.schedule_decision(out)
         elif acting is not None:
             for at in range(0, len(gone), MAX_NAMED):
-                out.transmit(acting, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))
+                to = acting if self.guard is None else None
+                out.transmit(to, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))
             # The coordinator may be dead too, and this member need not be among its watchers.
             self.failure_detector.watch(acting, out)
 
@@ -822,6 +839,8 @@ class Membership:
         self.coordinator.check_invariants()
         self.merging.check_invariants()
         self.hearing.check_invariants()
+        if self.backing is not None:
+            self.backing.check_invariants()
         assert self.phase in {NEW, JOINING, MEMBER, LEAVING, OVER}, f"the phase is {self.phase!r}"
         entries = () if self.roster is None else self.roster.entries
         assert self.members == {entry.address for entry in entries}, "members follow the roster"
@@ -868,4 +887,5 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     Beacon: Membership._on_beacon,
     MergeAsk: lambda membership, frame, out: membership.merging.on_merge_ask(frame, out),
     MergeReply: lambda membership, frame, out: membership.merging.on_merge_reply(frame, out),
+    Signature: lambda membership, frame, out: out.drop("signed", peer=frame.origin),  # noqa: ARG005
 }

@@ -35,6 +35,11 @@ _MAX_HEARD = 8
 _BEACON_LIFETIME = 5
 """How long a beacon counts, in halves of ``merge_interval``."""
 
+_MAX_UNHEARD_BEACONS = 3
+"""Maximum number of beacons in a row that may omit our coordinator before we introduce it."""
+_MAX_STRANGERS = 4096
+"""Maximum number of foreign coordinators whose beacons are counted."""
+
 
 class _ForeignCoordinator(NamedTuple):
     """The coordinator of another view, as of the latest beacon."""
@@ -53,6 +58,7 @@ class MergeProtocol:
         self._beacon_ns: int | None = None
         self._sent_ns = 0
         self._lone_beacons = 0
+        self._unheard_beacons: dict[Address, int] = {}
         self._merge = 0
         self._invited: set[Address] = set()
         self._replies: dict[Address, ViewId] = {}
@@ -81,6 +87,7 @@ class MergeProtocol:
         """Drop a merge in progress; send beacons if this member created the view."""
         m = self._membership
         assert m.roster is not None
+        self._unheard_beacons.clear()
         self._reply_deadline_ns = None
         self.agreed_to = None
         self._views_blocked_until_ns = self._refuse_until_ns = 0
@@ -161,6 +168,26 @@ class MergeProtocol:
         ):
             soon_ns = max(out.now_ns, self._sent_ns + self.config.join_interval_ns // 4)
             self._beacon_ns = min(self._beacon_ns, soon_ns)
+
+    def introduce(self, frame: Beacon, out: ReadyBuilder) -> None:
+        """Send our roster to a foreign coordinator that does not hear our acting coordinator.
+
+        Where discovery knows only a few addresses, two coordinators may not reach each other. Each
+        member introduces the group with a chance of two in the number of members: on average two
+        members introduce the group.
+        """
+        m = self._membership
+        assert frame.origin not in m.members, "only a stranger needs an introduction"
+        assert m.roster is not None
+        known = m.acting_coordinator in frame.heard
+        count = self._unheard_beacons[frame.origin] = (
+            0 if known else self._unheard_beacons.get(frame.origin, 0) + 1
+        )
+        if len(self._unheard_beacons) > _MAX_STRANGERS:
+            del self._unheard_beacons[next(iter(self._unheard_beacons))]
+        if count >= _MAX_UNHEARD_BEACONS and m.rng.random() * len(m.members) < 2:
+            self._unheard_beacons[frame.origin] = 0
+            m.view_transfer.send(frame.origin, m.roster, out)
 
     def on_merge_ask(self, frame: MergeAsk, out: ReadyBuilder) -> None:
         """Agree to a merge and send our roster, or refuse for now."""

@@ -17,6 +17,7 @@ from gapless.profiles import ReleasePolicy
 from gapless.protocol.early_budget import EarlyBudget
 from gapless.protocol.events import Located
 from gapless.wire.codec import new_view_room_bytes
+from gapless.wire.control_frames import SIGNATURE_BYTES, SIGNATURE_FRAME_BYTES
 from gapless.wire.frames import AskView, NewView
 from gapless.wire.roster import decode_roster, encode_roster, is_change, split_body
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from gapless.config import Config
     from gapless.identity import Address, Roster, RosterEntry, ViewId
+    from gapless.protocol.membership.signatures import SignatureGuard
     from gapless.protocol.ready_builder import ReadyBuilder
 
 _MAX_KNOWN = 16
@@ -47,11 +49,22 @@ class _PartialRoster(NamedTuple):
 class ViewTransfer:
     """The known rosters, and the parts of incomplete rosters, counted against ``budget``."""
 
-    def __init__(self, me: Address, config: Config, budget: EarlyBudget | None = None) -> None:
+    def __init__(
+        self,
+        me: Address,
+        config: Config,
+        budget: EarlyBudget | None = None,
+        guard: SignatureGuard | None = None,
+    ) -> None:
         self._me = me
+        self._guard = guard
+        self._signatures: dict[ViewId, bytes] = {}
+        self._present: ViewId | None = None
         self._budget = budget or EarlyBudget(config.early_bytes)
         self._retains = config.group_profile.release is ReleasePolicy.ACKS
         self._room_bytes = new_view_room_bytes(config.max_frame_bytes)
+        if guard is not None:
+            self._room_bytes -= SIGNATURE_FRAME_BYTES
         self._known: dict[ViewId, Roster] = {}
         self._partial: dict[tuple[Address, ViewId, ViewId | None], _PartialRoster] = {}
         self._located: dict[Address, bytes] = {}
@@ -65,13 +78,18 @@ class ViewTransfer:
         self._known.pop(roster.id, None)
         self._known[roster.id] = roster
         if len(self._known) > _MAX_KNOWN:
-            del self._known[next(iter(self._known))]
+            # The present view stays: others ask for it, and only its coordinator could sign it.
+            oldest = next(view for view in self._known if view != self._present)
+            del self._known[oldest]
+            self._signatures.pop(oldest, None)
         for entry in roster.entries:
             self.announce_locator(entry, out)
         assert self._known[roster.id] is roster, "the newest roster is never evicted"
 
     def announce_locator(self, entry: RosterEntry, out: ReadyBuilder) -> None:
         """Announce the locator of ``entry`` to the runtime, unless already known."""
+        if self._guard is not None and not self._guard.may_locate(entry):
+            return
         if entry.locator and self._located.get(entry.address) != entry.locator:
             self._located[entry.address] = entry.locator
             if len(self._located) > _MAX_LOCATED:
@@ -83,6 +101,10 @@ class ViewTransfer:
         self._located = {
             member: self._located[member] for member in members if member in self._located
         }
+
+    def keep_signature(self, view: ViewId) -> None:
+        """Keep the present view, with its signature, whatever other rosters arrive."""
+        self._present = view
 
     # On sending
 
@@ -103,11 +125,25 @@ class ViewTransfer:
         self, to: Address | None, roster: Roster, base: Roster | None, out: ReadyBuilder
     ) -> None:
         """Send ``roster``, as a change of ``base`` if given, in as many parts as needed."""
-        bodies = split_body(encode_roster(roster, base), self._room_bytes)
+        signature = b"" if self._guard is None else self._signature(self._guard, roster)
+        if signature is None:
+            out.drop("unsigned", to)
+            return
+        body = encode_roster(roster, base) + signature
+        bodies = split_body(body, self._room_bytes)
         assert 0 < len(bodies) <= _MAX_PARTS, f"a roster of {len(bodies)} parts"
         base_id = None if base is None else base.id
         for part, body in enumerate(bodies):
             out.transmit(to, NewView(self._me, roster.id, base_id, part, len(bodies), body))
+
+    def _signature(self, guard: SignatureGuard, roster: Roster) -> bytes | None:
+        """Return the signature of the coordinator of ``roster``; None if it is forgotten."""
+        found = self._signatures.get(roster.id)
+        if found is None and roster.id.coordinator == self._me:
+            found = guard.sign_view(roster)
+            if roster.id in self._known:
+                self._signatures[roster.id] = found
+        return found
 
     # On reception
 
@@ -171,10 +207,11 @@ class ViewTransfer:
             # This member missed the base: the whole roster does not need one.
             out.transmit(frame.origin, AskView(self._me))
             return None
+        body, signature = b"".join(parts[part] for part in sorted(parts)), b""
+        if self._guard is not None:
+            body, signature = body[:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:]
         try:
-            roster = decode_roster(
-                frame.view, b"".join(parts[part] for part in sorted(parts)), base
-            )
+            roster = decode_roster(frame.view, body, base)
         except RemoteProtocolError as error:
             out.drop(error.reason, frame.origin, peer=frame.origin)
             return None
@@ -182,12 +219,18 @@ class ViewTransfer:
             # Only acks tell what an absent member lacks: such a view could not be installed here.
             out.drop("absent", frame.origin, peer=frame.origin)
             return None
+        if self._guard is not None and (reason := self._guard.check_view(roster, signature)):
+            out.drop(reason, frame.origin, peer=frame.origin)
+            return None
         self.remember(roster, out)
+        if signature:
+            self._signatures[roster.id] = signature
         return roster
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a table has outgrown its limit, or a roster is misfiled."""
         assert len(self._known) <= _MAX_KNOWN, f"{len(self._known)} rosters are remembered"
+        assert self._signatures.keys() <= self._known.keys(), "signatures are those of rosters"
         assert len(self._partial) <= _MAX_OPEN, f"{len(self._partial)} rosters are incomplete"
         assert len(self._located) <= _MAX_LOCATED, f"{len(self._located)} locators are remembered"
         for view, roster in self._known.items():

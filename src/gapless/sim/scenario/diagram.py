@@ -85,6 +85,7 @@ from gapless.wire.frames import (
     MergeReply,
     NameTaken,
     NewView,
+    Signature,
     StateAsk,
     StateFrame,
     StateOffer,
@@ -156,7 +157,7 @@ def _format_control_frame(frame: MembershipFrame | StateFrame) -> str:
     return _format_state_frame(frame)
 
 
-def _format_membership_frame(frame: MembershipFrame) -> str:
+def _format_membership_frame(frame: MembershipFrame) -> str:  # noqa: PLR0911 - one a kind
     """Return the content of a membership frame, without its origin."""
     if isinstance(frame, Join):
         return (f" as {frame.entry.name}" if frame.entry.name else "") + (
@@ -179,6 +180,8 @@ def _format_membership_frame(frame: MembershipFrame) -> str:
         return f" view {frame.view.number}{base}, part {frame.part + 1} of {frame.parts}"
     if isinstance(frame, Beacon):
         return f" view {frame.view.number}: {_names(frame.heard) or 'hears nobody'}"
+    if isinstance(frame, Signature):
+        return f" for the {frame.counter}th time, in view {frame.view}"
     if isinstance(frame, MergeReply):
         return (
             f" merge {frame.merge:x}: {'yes' if frame.willing else 'no'}, view {frame.view.number}"

@@ -1,0 +1,264 @@
+"""Backing: in a group with identities, no single member expels another or moves the group.
+
+On a view that leaves out members of the present view: this member accepts the view if the departure
+of each of these members is backed. A departure is backed if this member itself has found the member
+dead or has its signed LEAVE, if a newer incarnation of the identity has signed, or if two members
+say so: two signed SUSPECTs, or one and the coordinator of the view. Otherwise the view waits, and
+this member probes the members that the view leaves out. A dead member does not answer, so the view
+is backed after ``verify_timeout`` at the latest.
+
+On a view that a member of the present view could not have made: an older member stays in the view,
+or the view changes the name or the locator of a member. Such a view is never accepted.
+
+On patience (twice ``verify_timeout``): the members left out have answered, so the coordinator of
+the waiting view lies, or does not hear them. The coordinator counts as moved away. This member
+passes the signed view on: every other member then sees the same evidence.
+
+On a report that the view of the sender excludes this member: two reports end this incarnation.
+After a single report within the patience, the sender counts as moved away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gapless.protocol.events import Expelled, Suspected
+from gapless.wire.frames import Alive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gapless.identity import Address, Roster, ViewId
+    from gapless.protocol.membership.membership import Membership
+    from gapless.protocol.membership.signatures import SignatureGuard
+    from gapless.protocol.ready_builder import ReadyBuilder
+    from gapless.wire.frames import Suspect
+
+WITNESSES = 2
+"""How many members must agree: one more than the lying members that a group withstands."""
+_PATIENCE = 2
+"""How long a view waits to be backed, in units of ``verify_timeout``."""
+_MAX_ASKED = 8
+"""How many other members are asked whether they have a view without this member."""
+
+
+class _WaitingView(NamedTuple):
+    """A view that is not backed yet, and since when."""
+
+    roster: Roster
+    since_ns: int
+
+
+class ViewBacking:
+    """The evidence of this member about departures."""
+
+    def __init__(self, membership: Membership, guard: SignatureGuard) -> None:
+        self._membership = membership
+        self._guard = guard
+        self._patience_ns = _PATIENCE * membership.config.verify_timeout_ns
+        self._accused: dict[Address, dict[Address, int]] = {}
+        self._newest: dict[int, Address] = {}
+        self._waiting: dict[Address, _WaitingView] = {}
+        self._reports: dict[Address, int] = {}
+        self._was_admitted = False
+        self.due_ns: int | None = None
+        """When a waiting view is looked at again, or a report has not been confirmed."""
+
+    def stop(self) -> None:
+        """Forget the waiting views and the reports."""
+        self._waiting = {}
+        self._reports = {}
+        self.due_ns = None
+
+    def install(self, before: frozenset[Address], roster: Roster, out: ReadyBuilder) -> None:
+        """Begin with new evidence; bring the members of the last view into a merged view."""
+        m = self._membership
+        self.stop()
+        self.is_established()
+        self._accused = {}
+        self._guard.install(roster)
+        m.view_transfer.keep_signature(roster.id)
+        if m.merging.agreed_to == roster.id.coordinator:
+            # Members follow their coordinator into a view of another coordinator, and nobody else.
+            for member in sorted(before & m.members - {m.me, roster.id.coordinator}):
+                m.view_transfer.send(member, roster, out)
+
+    def is_established(self) -> bool:
+        """Return whether a coordinator has confirmed this member, now or in an earlier view.
+
+        A joiner follows any view until then, because the first view may never have been decided.
+        """
+        self._was_admitted = self._was_admitted or self._membership.admitted
+        return self._was_admitted
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a newer incarnation has signed with the identity of this member."""
+        me = self._membership.me
+        return self._newest.get(me.node, me) > me
+
+    # Evidence
+
+    def note_signed(self, sender: Address) -> None:
+        """Record that ``sender`` has signed: earlier incarnations of the identity are over."""
+        known = self._newest.get(sender.node)
+        if known is None or known < sender:
+            self._newest[sender.node] = sender
+
+    def on_suspect(self, frame: Suspect, out: ReadyBuilder) -> bool:
+        """Record a SUSPECT of a member; return whether the frame counts in the present view."""
+        roster = self._membership.roster
+        assert roster is not None
+        if self._guard.sender_view != roster.id.number:
+            out.drop("view", peer=frame.origin)
+            return False
+        for member in frame.members:
+            if member in self._membership.members:
+                self._accused.setdefault(member, {})[frame.origin] = out.now_ns
+        return True
+
+    def note_own(self, members: Iterable[Address], now_ns: int) -> None:
+        """Record that this member itself wants a view without ``members``."""
+        m = self._membership
+        for member in m.members.intersection(members):
+            self._accused.setdefault(member, {})[m.me] = now_ns
+
+    def _is_backed(self, member: Address, maker: Address | None, now_ns: int) -> bool:
+        """Return whether ``member`` is gone, as far as this member can know."""
+        m = self._membership
+        if (
+            member in m.failure_detector.dead
+            or member in m.leaving
+            or member in m.moved_away
+            or self._newest.get(member.node, member) > member
+        ):
+            return True
+        config = m.config
+        fresh_ns = now_ns - 4 * config.heartbeat_interval_ns - config.verify_timeout_ns
+        witnesses = {
+            witness for witness, at_ns in self._accused.get(member, {}).items() if at_ns > fresh_ns
+        }
+        if maker is not None:
+            witnesses.add(maker)
+        return len(witnesses & m.members - {member}) >= WITNESSES
+
+    def only_backed(self, members: Iterable[Address], out: ReadyBuilder) -> list[Address]:
+        """Return those ``members`` that this coordinator may expel."""
+        found = [member for member in members if self._is_backed(member, None, out.now_ns)]
+        if not found:
+            out.drop("unbacked", self._membership.me)
+        return found
+
+    # On a view
+
+    def accepts(self, roster: Roster, sender: Address, out: ReadyBuilder) -> bool:
+        """Return whether this member installs ``roster`` now; otherwise the view waits."""
+        m = self._membership
+        if m.roster is None or not self.is_established():
+            return True
+        if not self._is_possible(roster):
+            out.drop("forged view", peer=sender)
+        elif self._is_view_backed(roster, out):
+            return True
+        else:
+            out.drop("unbacked", peer=sender)
+        maker = roster.id.coordinator
+        waiting = self._waiting.get(maker)
+        if maker in m.members and (waiting is None or waiting.roster.id != roster.id):
+            since_ns = out.now_ns if waiting is None else waiting.since_ns
+            self._waiting[maker] = _WaitingView(roster, since_ns)
+        self._schedule(out.now_ns)
+        return False
+
+    def _is_possible(self, roster: Roster) -> bool:
+        """Return whether an honest coordinator could have made ``roster``."""
+        m = self._membership
+        assert m.roster is not None
+        entries = {entry.address: entry for entry in roster.entries}
+        known = [(entry, entries.get(entry.address)) for entry in m.roster.entries]
+        if any(same is not None and same != entry for entry, same in known):
+            return False
+        for entry, same in known:
+            if entry.address == roster.id.coordinator:
+                return True
+            # An older member would be the coordinator, and must have left.
+            if same is not None and roster.id.coordinator in m.members:
+                return False
+        return True
+
+    def _is_view_backed(self, roster: Roster, out: ReadyBuilder) -> bool:
+        m, maker = self._membership, roster.id.coordinator
+        here = {entry.address for entry in roster.entries}
+        live = [
+            member
+            for member in sorted(m.members - here)
+            if not self._is_backed(member, maker, out.now_ns)
+        ]
+        m.failure_detector.probe(live, out)
+        return not live
+
+    # On a report
+
+    def on_excluded(self, view: ViewId, sender: Address, out: ReadyBuilder) -> None:
+        """Record that the newer view of ``sender`` excludes this member."""
+        m = self._membership
+        if sender in m.moved_away:
+            return
+        is_new = sender not in self._reports
+        self._reports.setdefault(sender, out.now_ns)
+        if len(self._reports) >= WITNESSES or self.is_replaced or not self.is_established():
+            m.terminate(Expelled(view), out)
+            return
+        if is_new:
+            present = None if m.roster is None else m.roster.id
+            for other in sorted(m.members - {m.me, sender})[:_MAX_ASKED]:
+                out.transmit(other, Alive(m.me, present, True, True))
+        self._schedule(out.now_ns)
+
+    # Every interval
+
+    def on_timer(self, out: ReadyBuilder) -> None:
+        """Look at the waiting views and the reports again."""
+        now_ns = out.now_ns
+        if self.due_ns is None or self.due_ns > now_ns:
+            return
+        m = self._membership
+        for sender, since_ns in list(self._reports.items()):
+            if since_ns + self._patience_ns <= now_ns:
+                del self._reports[sender]
+                self._note_moved(sender, out)
+        for maker, (roster, since_ns) in list(self._waiting.items()):
+            if roster.id.number <= m.view_number:
+                del self._waiting[maker]
+            elif self._is_possible(roster) and self._is_view_backed(roster, out):
+                m.accept(roster, out)
+            elif since_ns + self._patience_ns <= now_ns:
+                del self._waiting[maker]
+                for member in sorted(m.members - {m.me, maker}):
+                    m.view_transfer.send(member, roster, out)
+                self._note_moved(maker, out)
+        self._schedule(now_ns)
+
+    def _note_moved(self, member: Address, out: ReadyBuilder) -> None:
+        """Count ``member`` as moved away: its view is not that of this member."""
+        m = self._membership
+        if member in m.moved_away or member not in m.members:
+            return
+        m.moved_away.add(member)
+        out.trace("SUSPECT", member, peer=member, reason="unbacked")
+        out.emit(Suspected(member))
+        m.report_dead(out)
+        m.coordinator.schedule_decision(out)
+
+    def _schedule(self, now_ns: int) -> None:
+        pending = bool(self._waiting or self._reports)
+        self.due_ns = now_ns + self._membership.config.join_interval_ns if pending else None
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a stranger's view waits, or evidence is never looked at."""
+        m = self._membership
+        self._guard.check_invariants()
+        assert self._waiting.keys() <= m.members, "only views of members wait"
+        assert len(self._reports) < WITNESSES, "enough reports end an incarnation"
+        assert (self.due_ns is not None) == bool(self._waiting or self._reports)
+        assert self._accused.keys() <= m.members, "only members are accused"

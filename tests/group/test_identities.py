@@ -1,0 +1,192 @@
+"""Groups with identities, with real members: joining, roles, names, and changes of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gapless import blocking
+from gapless.errors import ConfigError, LocalProtocolError
+from gapless.keys.identities import Identity
+from gapless.keys.keyring import Keyring
+from gapless.wire.identities import Certificate, Role
+from tests.support.networks import free_ports
+from tests.support.real_groups import WITHIN_S, options
+from tests.support.strangers import GROUP, ask, until
+
+pytestmark = pytest.mark.xdist_group("identities")
+
+
+@contextmanager
+def members(
+    roles: dict[str, Role], *, path: Path | None = None, transport: str = "auto", **more: Any
+) -> Iterator[dict[str, blocking.Group]]:
+    """Join a member for each name, with an identity in this role."""
+    own = {name: Identity.new() for name in roles}
+    keys = Keyring.new()
+    for name, identity in own.items():
+        keys = keys.allow(GROUP, Certificate(name, roles[name], identity.public_key))
+    if path is not None:
+        keys.create(path)
+    ports = free_ports(len(roles))
+    with ExitStack() as stack:
+        found = {}
+        for name, identity in own.items():
+            given = {"durable_name": name} if roles[name] is Role.COLLECTOR else {}
+            if roles[name] is Role.PUBLISHER:
+                given["listen"] = False  # type: ignore[assignment]
+            group = blocking.join(
+                GROUP,
+                keys=path or keys,
+                identity=identity,
+                transport=transport,
+                **given,  # type: ignore[arg-type]
+                **options(ports, leave_timeout="500ms"),
+                **more,
+            )
+            found[name] = stack.enter_context(group)
+        for group in found.values():
+            group.wait_for_members(len(roles), WITHIN_S)
+        yield found
+
+
+@pytest.mark.parametrize("transport", ["mesh", "tcp"])
+def test_members_with_identities_send_to_each_other(transport: str) -> None:
+    with members({"anna": Role.MEMBER, "bert": Role.MEMBER}, transport=transport) as found:
+        for group in found.values():
+            group.send(b"hello", mode="acknowledged", loopback=False).delivered(WITHIN_S)
+        for group in found.values():
+            message = group.receive(WITHIN_S)
+            assert message is not None
+            assert message.payload == b"hello"
+
+
+def test_a_killed_member_is_expelled_and_the_others_go_on() -> None:
+    roles = dict.fromkeys(("anna", "bert", "carl"), Role.MEMBER)
+    with members(roles) as found:
+        found["anna"]._session.handle._runtime.calls.append(_stop(found["anna"]))
+        found["bert"].send(b"wake")
+        for name in ("bert", "carl"):
+            until(lambda name=name: len(found[name].view.members) == 2, name)  # type: ignore[misc,union-attr]
+
+
+def _stop(group: blocking.Group) -> Any:
+    from gapless.runtime.member_runtime import PendingCall
+
+    return PendingCall(group._session.handle._runtime.stop)
+
+
+def test_a_holder_of_the_keys_without_an_identity_cannot_join() -> None:
+    identity = Identity.new()
+    keys = Keyring.new().allow(GROUP, Certificate("anna", Role.MEMBER, identity.public_key))
+    ports = free_ports(1)
+    with pytest.raises(ConfigError, match="gapless keys identity"):
+        blocking.join(GROUP, keys=keys, **options(ports)).open()
+    with pytest.raises(ConfigError, match="may not join"):
+        blocking.join(GROUP, keys=keys, identity=Identity.new(), **options(ports)).open()
+
+
+def test_a_copy_of_the_keyring_without_identities_does_not_help() -> None:
+    """Members drop what is not signed, and the joiner stays alone."""
+    anna = Identity.new()
+    keys = Keyring.new()
+    strict = keys.allow(GROUP, Certificate("anna", Role.MEMBER, anna.public_key))
+    ports = free_ports(2)
+    with (
+        blocking.join(GROUP, keys=strict, identity=anna, **options(ports)) as group,
+        blocking.join(GROUP, keys=keys, **options(ports)) as other,
+    ):
+        until(lambda: _dropped(group, "unsigned"), "a JOIN is dropped")
+        assert len(group.view.members) == len(other.view.members) == 1  # type: ignore[union-attr]
+
+
+def _dropped(group: blocking.Group, reason: str) -> int:
+    return int(ask(group, lambda member: member.counters.get(f"dropped.{reason}", 0)))
+
+
+def test_an_identity_for_a_group_without_identities_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="identity= has no effect"):
+        blocking.join(
+            GROUP, keys=Keyring.new(), identity=Identity.new(), **options(free_ports(1))
+        ).open()
+
+
+@pytest.mark.parametrize(
+    ("role", "given", "words"),
+    [
+        (Role.MEMBER, {"durable_name": "anna"}, "only a collector"),
+        (Role.COLLECTOR, {"durable_name": "other"}, "the durable name of this identity is 'anna'"),
+        (Role.PUBLISHER, {}, "listen=False"),
+        (Role.MEMBER, {"node": 7}, "omit node="),
+        (Role.MEMBER, {"config": {"max_frame_bytes": 300}}, "512 or more"),
+    ],
+)
+def test_options_that_a_role_does_not_permit(role: Role, given: dict[str, Any], words: str) -> None:
+    anna = Identity.new()
+    keys = Keyring.new().allow(GROUP, Certificate("anna", role, anna.public_key))
+    joining = {**options(free_ports(1)), **given}
+    with pytest.raises(ConfigError, match=words):
+        blocking.join(GROUP, keys=keys, identity=anna, **joining).open()
+
+
+def test_an_observer_receives_and_does_not_send() -> None:
+    with members({"anna": Role.MEMBER, "eye": Role.OBSERVER}) as found:
+        for attempt in (found["eye"].send, found["eye"].try_send):
+            with pytest.raises(LocalProtocolError, match="observer"):
+                attempt(b"no")
+        found["anna"].send(b"yes", mode="acknowledged", loopback=False).delivered(WITHIN_S)
+        message = found["eye"].receive(WITHIN_S)
+        assert message is not None
+        assert message.payload == b"yes"
+
+
+def test_messages_of_an_observer_are_dropped_by_the_others() -> None:
+    """An observer with a changed program."""
+    with members({"anna": Role.MEMBER, "eye": Role.OBSERVER}) as found:
+        found["eye"]._session._receives_only = False
+        found["eye"].send(b"ordered", loopback=False)
+        found["eye"].send(b"unreliable", mode="unreliable", loopback=False)
+        until(lambda: _dropped(found["anna"], "role") >= 2, "messages are dropped")
+        assert found["anna"].unread == 0
+
+
+def test_a_publisher_sends_and_gets_no_state() -> None:
+    with members({"anna": Role.MEMBER, "press": Role.PUBLISHER}) as found:
+        found["press"].send(b"news")
+        message = found["anna"].receive(WITHIN_S)
+        assert message is not None
+        assert message.payload == b"news"
+
+
+def test_a_member_that_is_struck_off_the_list_is_expelled(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / "keys.toml"
+    roles = dict.fromkeys(("anna", "bert", "carl"), Role.MEMBER)
+    with members(roles, path=path, rejoin=False) as found:
+        Keyring.read(path).disallow(GROUP, "carl").write(path)
+        for name in ("anna", "bert"):
+            until(lambda name=name: len(found[name].view.members) == 2, name)  # type: ignore[misc,union-attr]
+        until(lambda: not found["carl"]._session.is_open, "the member ends")
+        assert "any more" in str(found["carl"]._session.handle.error)
+        found["anna"].send(b"among us", mode="acknowledged").delivered(WITHIN_S)
+
+
+def test_a_second_process_with_the_identity_replaces_the_first() -> None:
+    own = {name: Identity.new() for name in ("anna", "bert", "carl")}
+    keys = Keyring.new()
+    for name, identity in own.items():
+        keys = keys.allow(GROUP, Certificate(name, Role.MEMBER, identity.public_key))
+    ports = free_ports(4)
+    with ExitStack() as stack:
+        groups = [
+            stack.enter_context(blocking.join(GROUP, keys=keys, identity=one, **options(ports)))
+            for one in (*own.values(), own["carl"])
+        ]
+        first, second = groups[2:]
+        until(lambda: not first._session.is_open, "the first ends")
+        assert "identity" in str(first._session.handle.error)
+        assert second.me in groups[0].view.members  # type: ignore[union-attr]
