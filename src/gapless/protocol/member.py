@@ -122,7 +122,7 @@ class Member:
             rng,
             self.failure_detector,
             self.endpoint.early_budget,
-            self.guard,
+            None if self.guard is None else (self.guard, self.endpoint.out),
         )
         # Aliases of parts of the endpoint, which never change: one lookup less for every datagram.
         self.inbound = self.endpoint.inbound

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import pytest
 
 from gapless.errors import LocalProtocolError
-from gapless.identity import Address, RosterEntry
+from gapless.identity import Address, RosterEntry, ViewId
 from gapless.protocol.events import Expelled, NameInUse
 from gapless.protocol.membership import view_backing
 from gapless.protocol.membership.membership import Membership
@@ -79,7 +79,6 @@ def open_any_view(self: SignatureGuard, *args: Any) -> Any:
 OPEN = SignatureGuard.open
 ANY_SIGNATURE = without(SignatureGuard, "_is_right", lambda *_: True)
 ANY_FRAME = without(SignatureGuard, "open", open_all)
-ANY_DEPARTURE = without(ViewBacking, "_is_backed", lambda *_: True)
 ANY_VIEW = without(SignatureGuard, "check_view", lambda *_: "")
 ANY_ENTRY = without(AllowList, "refusal", lambda *_: "")
 
@@ -90,6 +89,20 @@ def several(*patches: Patch) -> Patch:
             one(patch)
 
     return apply
+
+
+ANY_DEPARTURE = several(
+    without(ViewBacking, "_is_backed", lambda *_: True),
+    without(ViewBacking, "only_gone", lambda _self, members, _out: list(members)),
+)
+OWN_WORD = without(
+    ViewBacking,
+    "is_gone",
+    lambda self, member: (
+        self._has_left(member)
+        or member in self._membership.failure_detector.dead | self._membership.moved_away
+    ),
+)
 
 
 # Expelling
@@ -154,6 +167,31 @@ def take_over(world: IdentityGroup, liar: Liar) -> None:
     frame = liar.view(number_of(world) + 1, [world.entry("b"), world.entry("c")])
     liar.send("c", frame)
     liar.send("a", frame)
+
+
+def is_split(world: IdentityGroup) -> bool:
+    """Whether one of the honest members has a view without another."""
+    honest = {world.hosts[name].node for name in "abd"}
+    return any(
+        not honest <= {address.node for address in view.members}
+        for name in "abd"
+        for view in world.hosts[name].views
+        if view.id.number > len(world.hosts)
+    )
+
+
+def be_silent_towards_the_coordinator(world: IdentityGroup, liar: Liar) -> None:
+    """The coordinator is to expel the liar, and the others to disbelieve the coordinator."""
+    world.drop = lambda source, target, _frame: (source, target) == (liar.name, "a")
+
+
+def report_to_the_coordinator_alone(world: IdentityGroup, liar: Liar) -> None:
+    """The coordinator is to count the liar as moved away, which the others cannot see."""
+    world.drop = lambda source, target, _frame: (source, target) == (liar.name, "a")
+    newer = ViewId(number_of(world) + 1, liar.me)
+    for _ in range(50):
+        liar.send("a", Alive(liar.me, newer, False))
+        world.run(0.2)
 
 
 def number_of(world: IdentityGroup) -> int:
@@ -431,6 +469,10 @@ ATTACKS = (
         in_another_view("b"),
         without(Membership, "_follows", lambda *_: True),
     ),
+    Attack(
+        "silence towards one", be_silent_towards_the_coordinator, is_split, OWN_WORD, hosts="abcd"
+    ),
+    Attack("a report to one", report_to_the_coordinator_alone, is_split, OWN_WORD, hosts="abcd"),
     Attack("a JOIN with the name of another", join_with_name, liar_has_name, ANY_ENTRY),
     Attack(
         "NAME_TAKEN", refuse_name, b_gives_up, without(SignatureGuard, "_permitted", keep_frames)

@@ -301,7 +301,7 @@ class Coordinator:
         """Leave ``members`` out of the next view: at most a minority, never this member."""
         m = self._membership
         if m.backing is not None:
-            members = m.backing.only_backed(tuple(members), out)
+            members = m.backing.only_gone(members, out)
         unwanted = (self.to_expel | set(members)) & m.members - {m.me}
         # If a majority is slow then the complaining members are the likelier problem.
         if not m.is_acting or 2 * len(unwanted) >= len(m.members):
@@ -357,7 +357,7 @@ class Coordinator:
             pair: seen for pair, seen in self._complaints.items() if loser not in pair
         }
         out.emit(Unheard(sender, receiver))
-        if m.backing is not None and not m.backing.only_backed((loser,), out):
+        if m.backing is not None and not m.backing.only_gone((loser,), out):
             return
         self.kept_out.add(loser.node, out.now_ns)
         self.expel((loser,), out)
@@ -618,6 +618,8 @@ class Coordinator:
     def _departing(self) -> set[Address]:
         """Members of the current view that are dead, leaving or in another view."""
         m = self._membership
+        if m.backing is not None:
+            return {member for member in m.members if member != m.me and m.backing.is_gone(member)}
         return (m.failure_detector.dead | m.leaving | m.moved_away) & m.members
 
     def _resend(self, out: ReadyBuilder) -> None:

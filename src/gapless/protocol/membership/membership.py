@@ -113,8 +113,9 @@ class Membership:
         rng: Random,
         failure_detector: FailureDetector,
         budget: EarlyBudget | None = None,
-        guard: SignatureGuard | None = None,
+        guarded: tuple[SignatureGuard, ReadyBuilder] | None = None,
     ) -> None:
+        self.guard = guard = None if guarded is None else guarded[0]
         self.own_entry = entry
         self.me = entry.address
         self.config = config
@@ -131,8 +132,7 @@ class Membership:
         self.coordinator = Coordinator(self)
         self.merging = MergeProtocol(self)
         self.hearing = HearingCheck(self)
-        self.guard = guard
-        self.backing = None if guard is None else ViewBacking(self, guard)
+        self.backing = None if guarded is None else ViewBacking(self, *guarded)
         self.roster_answers = AnswerLimiter(
             config.join_interval_ns, _MAX_ROSTERS, _MAX_ROSTERS_EACH
         )
@@ -170,6 +170,9 @@ class Membership:
         roster = self.roster
         if roster is None:
             return None
+        if self.backing is not None:
+            is_gone = self.backing.is_gone
+            return next((p.address for p in roster.entries if not is_gone(p.address)), None)
         gone = self.failure_detector.dead, self.leaving, self.moved_away
         return next(
             (p.address for p in roster.entries if not any(p.address in group for group in gone)),
@@ -821,10 +824,11 @@ class Membership:
             self.backing.note_own(gone, out.now_ns)
         if acting == self.me:
             self.coordinator.schedule_decision(out)
-        elif acting is not None:
+        if self.guard is not None or acting not in {None, self.me}:
             for at in range(0, len(gone), MAX_NAMED):
                 to = acting if self.guard is None else None
                 out.transmit(to, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))
+        if acting not in {None, self.me}:
             # The coordinator may be dead too, and this member need not be among its watchers.
             self.failure_detector.watch(acting, out)
 

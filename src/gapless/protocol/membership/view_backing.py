@@ -1,11 +1,15 @@
 """Backing: in a group with identities, no single member expels another or moves the group.
 
+On creating a view: the acting coordinator leaves out a member that has signed LEAVE, whose identity
+has signed as a newer incarnation, or against which two members bear witness. A member bears witness
+against each member that it has found dead or wants to be expelled, by a signed SUSPECT to all. Where
+all others are silent, the own word is enough.
+
 On a view that leaves out members of the present view: this member accepts the view if the departure
-of each of these members is backed. A departure is backed if this member itself has found the member
-dead or has its signed LEAVE, if a newer incarnation of the identity has signed, or if two members
-say so: two signed SUSPECTs, or one and the coordinator of the view. Otherwise the view waits, and
-this member probes the members that the view leaves out. A dead member does not answer, so the view
-is backed after ``verify_timeout`` at the latest.
+of each of these members is backed: by the member itself as above, by the own witness, or by two
+witnesses, of which the coordinator of the view is one. Otherwise the view waits, and this member
+probes the members that the view leaves out. A dead member does not answer, so the view is backed
+after ``verify_timeout`` at the latest.
 
 On a view that a member of the present view could not have made: an older member stays in the view,
 or the view changes the name or the locator of a member. Such a view is never accepted.
@@ -52,8 +56,10 @@ class _WaitingView(NamedTuple):
 class ViewBacking:
     """The evidence of this member about departures."""
 
-    def __init__(self, membership: Membership, guard: SignatureGuard) -> None:
+    def __init__(self, membership: Membership, guard: SignatureGuard, clock: ReadyBuilder) -> None:
+        """Create the evidence of a member; ``clock`` has the time of the present input."""
         self._membership = membership
+        self._clock = clock
         self._guard = guard
         self._patience_ns = _PATIENCE * membership.config.verify_timeout_ns
         self._accused: dict[Address, dict[Address, int]] = {}
@@ -115,6 +121,7 @@ class ViewBacking:
         for member in frame.members:
             if member in self._membership.members:
                 self._accused.setdefault(member, {})[frame.origin] = out.now_ns
+        self._membership.coordinator.schedule_decision(out)
         return True
 
     def note_own(self, members: Iterable[Address], now_ns: int) -> None:
@@ -123,28 +130,47 @@ class ViewBacking:
         for member in m.members.intersection(members):
             self._accused.setdefault(member, {})[m.me] = now_ns
 
-    def _is_backed(self, member: Address, maker: Address | None, now_ns: int) -> bool:
-        """Return whether ``member`` is gone, as far as this member can know."""
+    def _witnesses(self, member: Address, now_ns: int) -> set[Address]:
+        """Return the members of the view that want a view without ``member``, this one included."""
         m = self._membership
-        if (
-            member in m.failure_detector.dead
-            or member in m.leaving
-            or member in m.moved_away
-            or self._newest.get(member.node, member) > member
-        ):
-            return True
-        config = m.config
-        fresh_ns = now_ns - 4 * config.heartbeat_interval_ns - config.verify_timeout_ns
-        witnesses = {
+        fresh_ns = now_ns - 4 * m.config.heartbeat_interval_ns - m.config.verify_timeout_ns
+        found = {
             witness for witness, at_ns in self._accused.get(member, {}).items() if at_ns > fresh_ns
         }
-        if maker is not None:
-            witnesses.add(maker)
-        return len(witnesses & m.members - {member}) >= WITNESSES
+        if member in m.failure_detector.dead or member in m.moved_away:
+            found.add(m.me)
+        return found & m.members - {member}
 
-    def only_backed(self, members: Iterable[Address], out: ReadyBuilder) -> list[Address]:
+    def _has_left(self, member: Address) -> bool:
+        """Return whether ``member`` itself has signed that it is gone."""
+        leaves = member in self._membership.leaving
+        return leaves or self._newest.get(member.node, member) > member
+
+    def is_gone(self, member: Address) -> bool:
+        """Return whether this member, as coordinator, makes a view without ``member``.
+
+        A single member may be mistaken about another, or may be deceived by it: a member that lies
+        can be silent towards one member only. Members that are silent here bear no witness.
+        """
+        m = self._membership
+        if self._has_left(member):
+            return True
+        silent = m.failure_detector.dead | m.moved_away | m.leaving
+        able = m.members - silent - {member}
+        needed = min(WITNESSES, max(1, len(able)))
+        return len(self._witnesses(member, self._clock.now_ns)) >= needed
+
+    def _is_backed(self, member: Address, maker: Address, now_ns: int) -> bool:
+        """Return whether this member believes a view of ``maker`` without ``member``."""
+        m = self._membership
+        if self._has_left(member) or member in m.failure_detector.dead or member in m.moved_away:
+            return True
+        witnesses = self._witnesses(member, now_ns) | ({maker} & m.members)
+        return len(witnesses) >= WITNESSES
+
+    def only_gone(self, members: Iterable[Address], out: ReadyBuilder) -> list[Address]:
         """Return those ``members`` that this coordinator may expel."""
-        found = [member for member in members if self._is_backed(member, None, out.now_ns)]
+        found = [member for member in members if self.is_gone(member)]
         if not found:
             out.drop("unbacked", self._membership.me)
         return found
