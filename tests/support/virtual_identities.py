@@ -88,7 +88,7 @@ class Liar:
         signed: bool = True,
     ) -> bytes:
         """Return a datagram in the name of ``sender``, signed by the liar's key if ``signed``."""
-        about: list[MembershipFrame] = list(frames)  # type: ignore[misc]
+        about: list[MembershipFrame] = list(frames)  # type: ignore[arg-type]
         if signed:
             about.append(self.guard.sign(to, about)._replace(origin=sender or self.me))
         addressee = None if to is None else to.incarnation

@@ -484,7 +484,7 @@ class Member:
             out.drop("own", peer=sender)
             return self._finish(())
         if self.guard is not None:
-            about = self._verify(self.guard, datagram, about, out)
+            about[:] = self._verify(self.guard, datagram, about, out)  # type: ignore[arg-type]
         rest = tuple(frame for frame in datagram.frames if type(frame) not in _MEMBERSHIP_FRAMES)
         if rest and stream is not None:
             for moved in self._dispatcher.on_frames(datagram._replace(frames=rest), stream, out):

@@ -174,13 +174,13 @@ class SignatureGuard:
     ) -> list[MembershipFrame]:
         """Return the verified frames of ``about``, the frames about membership of ``datagram``."""
         sender, last = datagram.sender, about[-1]
+        window = self._windows.get(sender) or ReplayWindow()
         reason = ""
         if not isinstance(last, Signature) or last.origin != sender or len(about) < 2:
             reason = "unsigned"
         elif self.allowed.find(sender.node) is None:
             reason = "identity"
         else:
-            window = self._windows.get(sender) or ReplayWindow()
             to = None if datagram.addressee is None else self.me
             if not window.is_new(last.counter):
                 reason = "repeat"

@@ -1,9 +1,9 @@
 """Backing: in a group with identities, no single member expels another or moves the group.
 
 On creating a view: the acting coordinator leaves out a member that has signed LEAVE, whose identity
-has signed as a newer incarnation, or against which two members bear witness. A member bears witness
-against each member that it has found dead or wants to be expelled, by a signed SUSPECT to all. Where
-all others are silent, the own word is enough.
+has signed as a newer incarnation, or against which two members bear witness. A member that finds
+another dead, or wants another to be expelled, bears witness by a signed SUSPECT to all. Where all
+others are silent, the own word is enough.
 
 On a view that leaves out members of the present view: this member accepts the view if the departure
 of each of these members is backed: by the member itself as above, by the own witness, or by two
