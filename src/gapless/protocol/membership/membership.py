@@ -821,7 +821,7 @@ class Membership:
             return
         self._reported_ns = out.now_ns
         if self.backing is not None:
-            self.backing.note_own(gone, out.now_ns)
+            gone = self.backing.bear_witness(gone, out.now_ns)
         if acting == self.me:
             self.coordinator.schedule_decision(out)
         if self.guard is not None or acting not in {None, self.me}:

@@ -130,6 +130,17 @@ class ViewBacking:
         for member in m.members.intersection(members):
             self._accused.setdefault(member, {})[m.me] = now_ns
 
+    def bear_witness(self, members: list[Address], now_ns: int) -> list[Address]:
+        """Record the own witness; return the ``members`` against which others need to hear it.
+
+        Two other witnesses are enough; in a large group all members would report each death.
+        """
+        self.note_own(members, now_ns)
+        me = {self._membership.me}
+        return [
+            member for member in members if len(self._witnesses(member, now_ns) - me) < WITNESSES
+        ]
+
     def _witnesses(self, member: Address, now_ns: int) -> set[Address]:
         """Return the members of the view that want a view without ``member``, this one included."""
         m = self._membership
