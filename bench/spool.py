@@ -136,7 +136,7 @@ def read_columns(root: Path, keys: SpoolKeys | None) -> tuple[float, int]:
     """Seconds to read all segments in columns, and payload bytes."""
     view = SpoolReader(root, keys=keys)
     segments = view.segments()
-    wanted = {ORIGIN: (0, 0, view.high()[str(ORIGIN)])}
+    wanted: dict[tuple[int, int], tuple[int, int, int]] = {ORIGIN: (0, 0, view.high()[str(ORIGIN)])}
     started_s = time.perf_counter()
     size_bytes = 0
     for index in segments:

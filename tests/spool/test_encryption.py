@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -45,7 +46,7 @@ from gapless.spool.fsck import check, repair
 from gapless.spool.index import SegmentIndex
 from gapless.spool.segment_file import index_path, list_segments, segment_path
 from gapless.wire.seal_keys import KeyState, SealKey
-from tests.support.deliveries import GROUP, A, B, expected, pieces, rows_of, run
+from tests.support.deliveries import GROUP, A, B, Rows, expected, pieces, rows_of, run
 from tests.support.encrypted_spools import (
     RawRecord,
     is_encrypted,
@@ -99,16 +100,18 @@ ROWS = {
 }
 
 
-def scanned(root: Path, keys: SpoolKeys | None) -> dict[str, list[tuple[int, bytes]]]:
+def scanned(root: Path, keys: SpoolKeys | None) -> Rows:
     """Every message, read as Spark reads: from each record of each stream to the end."""
-    found: dict[str, list[tuple[int, bytes]]] = {}
+    found: Rows = {}
     view = SpoolReader(root, keys=keys)
     for index in view.segments():
         for at, key in enumerate(index.streams):
             origin = Address(*(int(part, 16) for part in key.split(".")))
             stream = index.streams[key]
             offsets = stream.column(2)
-            wanted = {origin: (at, stream.first - 1, stream.last)}
+            wanted: dict[tuple[int, int], tuple[int, int, int]] = {
+                origin: (at, stream.first - 1, stream.last)
+            }
             chunks = scan(
                 root,
                 view.info.spool_id,
@@ -151,7 +154,9 @@ def test_everything_written_is_read_back(spool: Path) -> None:
 @pytest.mark.parametrize("budget_bytes", [1, 20, 300, 5000])
 def test_limits_of_a_read_count_messages_and_not_tags(spool: Path, budget_bytes: int) -> None:
     """A position that cuts a run is found from its lengths, which are encrypted, too."""
-    view, position, rows = reader(spool), {}, {}
+    view = reader(spool)
+    position: dict[str, int] = {}
+    rows: Rows = {}
     while position != view.high():
         end = view.admit(position, view.high(), max_bytes=budget_bytes)
         assert end != position
@@ -395,7 +400,11 @@ def damage(root: Path, number: int) -> RawRecord:
 def refused(root: Path, at_least: int = 1) -> None:
     """Everything that reads a message of a changed record calls it damage."""
     assert len(check(root, keys=RING).problems) >= at_least
-    for read in (lambda: rows_of(reader(root)), lambda: scanned(root, SpoolKeys(RING))):
+    reads: list[Callable[[], Rows]] = [
+        lambda: rows_of(reader(root)),
+        lambda: scanned(root, SpoolKeys(RING)),
+    ]
+    for read in reads:
         with pytest.raises(SpoolCorrupt, match=r"gapless spool check|not encrypted"):
             read()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gapless.identity import Address
+from gapless.keys.keyring import Keyring
 from pyspark_gapless.message_columns import COLUMNS
 from pyspark_gapless.source import options
 from tests.support import spools
@@ -37,8 +38,10 @@ def test_the_examples_run(
     writer.commit()
     writer.close()
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(examples) == 4
+    assert len(examples) == 5
+    Keyring.new(cipher="aes-256-gcm").create(tmp_path / "spool-keys.toml")
     names: dict[str, object] = {}
     for example in examples:
-        exec(compile(example.replace("/data/", f"{tmp_path}/"), PAGE.name, "exec"), names)
+        here = re.sub(r"/(data|etc/gapless)/", f"{tmp_path}/", example)
+        exec(compile(here, PAGE.name, "exec"), names)
     assert spark.read.parquet(str(tmp_path / "table")).count() == 252
