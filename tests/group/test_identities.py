@@ -189,4 +189,4 @@ def test_a_second_process_with_the_identity_replaces_the_first() -> None:
         first, second = groups[2:]
         until(lambda: not first._session.is_open, "the first ends")
         assert "identity" in str(first._session.handle.error)
-        assert second.me in groups[0].view.members  # type: ignore[union-attr]
+        until(lambda: second.me in groups[0].view.members, "the second is a member")  # type: ignore[union-attr]
