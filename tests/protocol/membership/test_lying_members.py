@@ -624,3 +624,30 @@ def test_a_liar_that_sends_anything_expels_nobody(seed: int) -> None:
         view = world[name].view
         assert view is not None
         assert nodes <= {address.node for address in view.members}, world.show()
+
+
+def test_recorded_frames_of_honest_members_do_nothing() -> None:
+    """The liar has recorded everything that was sent, and sends it again to everybody."""
+    world = IdentityGroup(4, rejoin=False)
+    recorded: list[bytes] = []
+    world.observers.append(
+        lambda _name, ready: recorded.extend(one.datagram for one in ready.transmits)
+    )
+    for name in "abcd":
+        world.join(name)
+        world.settle()
+    world.leave("d")
+    world.wait(lambda: "d" not in world.members and world.is_one())
+    world.run(3)
+    before = {name: world[name].view for name in "abc"}
+    signed = [one for one in recorded if type(decode(one).frames[-1]) is Signature]
+    assert len(signed) > 20
+    for name in "abc":
+        for datagram in signed:
+            world.process(name, world[name].receive(datagram, world.now_ns))
+        world[name].check_invariants()
+    world.run(10)
+    assert {name: world[name].view for name in "abc"} == before
+    for name in "abc":
+        assert world.counter(name, "repeat") > 10
+        assert not any(isinstance(event, Expelled) for event in world.hosts[name].events)
