@@ -179,10 +179,12 @@ class ViewBacking:
         m = self._membership
         if self._has_left(member):
             return True
+        witnesses = self._witnesses(member, self._clock.now_ns)
+        if not witnesses:
+            return False
         silent = m.failure_detector.dead | m.moved_away | m.leaving
         able = m.members - silent - {member}
-        needed = min(WITNESSES, max(1, len(able)))
-        return len(self._witnesses(member, self._clock.now_ns)) >= needed
+        return len(witnesses) >= min(WITNESSES, max(1, len(able)))
 
     def _is_backed(self, member: Address, maker: Address, now_ns: int) -> bool:
         """Return whether this member believes a view of ``maker`` without ``member``."""
