@@ -16,7 +16,7 @@ from gapless.keys.keyring import Keyring
 from gapless.wire.identities import Certificate, Role
 from tests.support.networks import free_ports
 from tests.support.real_groups import WITHIN_S, options
-from tests.support.strangers import GROUP, ask, until
+from tests.support.strangers import GROUP, ask, runtime_of, until
 
 pytestmark = pytest.mark.xdist_group("identities")
 
@@ -189,4 +189,17 @@ def test_a_second_process_with_the_identity_replaces_the_first() -> None:
         first, second = groups[2:]
         until(lambda: not first._session.is_open, "the first ends")
         assert "identity" in str(first._session.handle.error)
-        assert second.me in groups[0].view.members  # type: ignore[union-attr]
+        until(lambda: second.me in groups[0].view.members, "the second is a member")  # type: ignore[union-attr]
+
+
+def test_an_identity_that_is_allowed_later_joins_without_a_restart(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    path, new = tmp_path / "keys.toml", Identity.new()
+    with members(dict.fromkeys(("anna", "bert"), Role.MEMBER), path=path) as found:
+        keys = Keyring.read(path).allow(GROUP, Certificate("new", Role.MEMBER, new.public_key))
+        keys.write(path)
+        ports = [runtime_of(group).transport.locator.port for group in found.values()]
+        joining = options([*ports, *free_ports(1)])
+        with blocking.join(GROUP, keys=path, identity=new, **joining) as late:
+            for group in (*found.values(), late):
+                group.wait_for_members(3, WITHIN_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapless.protocol.events import Expelled, Left
+from gapless.wire.frames import Join
 from gapless.wire.identities import AllowList, Role
 from tests.support.virtual_identities import IdentityGroup
 
@@ -156,3 +157,31 @@ def test_large_views_travel_in_signed_parts() -> None:
     world.settle()
     world.crash("f")
     world.settle(20)
+
+
+def test_a_collector_keeps_its_place_until_the_retention_ends() -> None:
+    world = IdentityGroup(4, roles={"d": Role.COLLECTOR}, retention_timeout="20s")
+    for name in "abc":
+        world.join(name)
+        world.settle()
+    world.join("d", durable="d")
+    world.settle()
+    world.crash("d")
+    world.wait(lambda: all(world[name].roster.absent for name in "abc"), 20)  # type: ignore[union-attr]
+    world.send("a", b"meanwhile")
+    world.join("d", durable="d")
+    assert world.settle(20) < 2
+    world.wait(lambda: ("a", b"meanwhile") in world.hosts["d"].got, 5)
+    world.crash("d")
+    world.wait(lambda: all(world[name].roster.absent for name in "abc"), 20)  # type: ignore[union-attr]
+    world.wait(lambda: not any(world[name].roster.absent for name in "abc"), 30)  # type: ignore[union-attr]
+    world.settle()
+
+
+def test_members_that_have_not_heard_a_collector_ask_before_they_believe_its_return() -> None:
+    world = IdentityGroup(3, roles={"c": Role.COLLECTOR})
+    world.join("a", "b")
+    world.settle()
+    world.drop = lambda source, target, frame: isinstance(frame, Join) and target == "b"
+    world.join("c", durable="c")
+    assert world.settle(5) < 2

@@ -53,6 +53,8 @@ class Attack:
     bug: Patch
     liar: str = "c"
     hosts: str = "abc"
+    durable: bool = False
+    """Whether b has its durable name."""
 
     def __repr__(self) -> str:
         return self.name
@@ -95,6 +97,7 @@ ANY_DEPARTURE = several(
     without(ViewBacking, "_is_backed", lambda *_: True),
     without(ViewBacking, "only_gone", lambda _self, members, _out: list(members)),
 )
+ANY_HOLDER = without(ViewBacking, "_keeps_names", lambda *_: True)
 OWN_WORD = without(
     ViewBacking,
     "is_gone",
@@ -308,6 +311,39 @@ def join_with_name(world: IdentityGroup, liar: Liar) -> None:
             other.send("a", Alive(new, roster.id, True))
 
 
+def invent_holder(world: IdentityGroup, liar: Liar) -> None:
+    """The coordinator invents an incarnation of the absent collector, in whose name it can ack."""
+    absent = let_b_be_absent(world)
+    new = absent._replace(address=absent.address._replace(incarnation=7))
+    entries = [*(world.entry(name) for name in "acd"), new]
+    for name in "cd":
+        liar.send(name, liar.view(number_of(world) + 1, entries))
+
+
+def give_up_holder(world: IdentityGroup, liar: Liar) -> None:
+    """The coordinator gives up the place of the absent collector."""
+    let_b_be_absent(world)
+    entries = [world.entry(name) for name in "acd"]
+    for name in "cd":
+        liar.send(name, liar.view(number_of(world) + 1, entries))
+
+
+def let_b_be_absent(world: IdentityGroup) -> RosterEntry:
+    entry = world.entry("b")
+    world.crash("b")
+    world.wait(lambda: all(world[name].roster.absent for name in "acd"))  # type: ignore[union-attr]
+    return entry
+
+
+def place_is_lost(world: IdentityGroup) -> bool:
+    """Whether c or d has forgotten b, or takes another for b."""
+    rosters = [world[name].roster for name in "cd"]
+    return any(entry.name != "b" for roster in rosters for entry in roster.absent) or any(  # type: ignore[union-attr]
+        not roster.absent  # type: ignore[union-attr]
+        for roster in rosters
+    )
+
+
 def refuse_name(world: IdentityGroup, liar: Liar) -> None:
     """NAME_TAKEN: b returns, and hears that the liar has its durable name."""
     world.crash("b")
@@ -473,6 +509,24 @@ ATTACKS = (
         "silence towards one", be_silent_towards_the_coordinator, is_split, OWN_WORD, hosts="abcd"
     ),
     Attack("a report to one", report_to_the_coordinator_alone, is_split, OWN_WORD, hosts="abcd"),
+    Attack(
+        "an invented holder of a name",
+        invent_holder,
+        place_is_lost,
+        ANY_HOLDER,
+        liar="a",
+        hosts="abcd",
+        durable=True,
+    ),
+    Attack(
+        "an absent holder without a place",
+        give_up_holder,
+        place_is_lost,
+        ANY_HOLDER,
+        liar="a",
+        hosts="abcd",
+        durable=True,
+    ),
     Attack("a JOIN with the name of another", join_with_name, liar_has_name, ANY_ENTRY),
     Attack(
         "NAME_TAKEN", refuse_name, b_gives_up, without(SignatureGuard, "_permitted", keep_frames)
@@ -486,7 +540,7 @@ def story(attack: Attack) -> IdentityGroup:
     """Let the attack happen in a settled group, and time pass."""
     world = IdentityGroup(len(attack.hosts), roles={"b": Role.COLLECTOR}, rejoin=False)
     for name in attack.hosts:
-        world.join(name)
+        world.join(name, durable="b" if attack.durable and name == "b" else "")
         world.settle()
     world.run(2)
     liar = Liar(world, attack.liar)
@@ -570,3 +624,30 @@ def test_a_liar_that_sends_anything_expels_nobody(seed: int) -> None:
         view = world[name].view
         assert view is not None
         assert nodes <= {address.node for address in view.members}, world.show()
+
+
+def test_recorded_frames_of_honest_members_do_nothing() -> None:
+    """The liar has recorded everything that was sent, and sends it again to everybody."""
+    world = IdentityGroup(4, rejoin=False)
+    recorded: list[bytes] = []
+    world.observers.append(
+        lambda _name, ready: recorded.extend(one.datagram for one in ready.transmits)
+    )
+    for name in "abcd":
+        world.join(name)
+        world.settle()
+    world.leave("d")
+    world.wait(lambda: "d" not in world.members and world.is_one())
+    world.run(3)
+    before = {name: world[name].view for name in "abc"}
+    signed = [one for one in recorded if type(decode(one).frames[-1]) is Signature]
+    assert len(signed) > 20
+    for name in "abc":
+        for datagram in signed:
+            world.process(name, world[name].receive(datagram, world.now_ns))
+        world[name].check_invariants()
+    world.run(10)
+    assert {name: world[name].view for name in "abc"} == before
+    for name in "abc":
+        assert world.counter(name, "repeat") > 10
+        assert not any(isinstance(event, Expelled) for event in world.hosts[name].events)

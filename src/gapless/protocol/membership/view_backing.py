@@ -14,6 +14,9 @@ after ``verify_timeout`` at the latest.
 On a view that a member of the present view could not have made: an older member stays in the view,
 or the view changes the name or the locator of a member. Such a view is never accepted.
 
+On a view that changes the holders of durable names: a new holder must have signed a frame, and is
+probed otherwise; an absent holder keeps its place for most of ``retention_timeout``.
+
 On patience (twice ``verify_timeout``): the members left out have answered, so the coordinator of
 the waiting view lies, or does not hear them. The coordinator counts as moved away. This member
 passes the signed view on: every other member then sees the same evidence.
@@ -67,6 +70,7 @@ class ViewBacking:
         self._waiting: dict[Address, _WaitingView] = {}
         self._reports: dict[Address, int] = {}
         self._was_admitted = False
+        self._absent_since_ns: dict[str, int] = {}
         self.due_ns: int | None = None
         """When a waiting view is looked at again, or a report has not been confirmed."""
 
@@ -82,6 +86,7 @@ class ViewBacking:
         self.stop()
         self.is_established()
         self._accused = {}
+        self._note_absent(before, roster, out.now_ns)
         self._guard.install(roster)
         m.view_transfer.keep_signature(roster.id)
         if m.merging.agreed_to == roster.id.coordinator:
@@ -102,6 +107,14 @@ class ViewBacking:
         """Whether a newer incarnation has signed with the identity of this member."""
         me = self._membership.me
         return self._newest.get(me.node, me) > me
+
+    def _note_absent(self, before: frozenset[Address], roster: Roster, now_ns: int) -> None:
+        """Record since when durable members are absent that have left while this member looked."""
+        self._absent_since_ns = {
+            entry.name: self._absent_since_ns.get(entry.name, now_ns)
+            for entry in roster.absent
+            if entry.name in self._absent_since_ns or entry.address in before
+        }
 
     # Evidence
 
@@ -166,10 +179,12 @@ class ViewBacking:
         m = self._membership
         if self._has_left(member):
             return True
+        witnesses = self._witnesses(member, self._clock.now_ns)
+        if not witnesses:
+            return False
         silent = m.failure_detector.dead | m.moved_away | m.leaving
         able = m.members - silent - {member}
-        needed = min(WITNESSES, max(1, len(able)))
-        return len(self._witnesses(member, self._clock.now_ns)) >= needed
+        return len(witnesses) >= min(WITNESSES, max(1, len(able)))
 
     def _is_backed(self, member: Address, maker: Address, now_ns: int) -> bool:
         """Return whether this member believes a view of ``maker`` without ``member``."""
@@ -195,7 +210,7 @@ class ViewBacking:
             return True
         if not self._is_possible(roster):
             out.drop("forged view", peer=sender)
-        elif self._is_view_backed(roster, out):
+        elif self._is_view_backed(roster, out) and self._keeps_names(roster, out):
             return True
         else:
             out.drop("unbacked", peer=sender)
@@ -234,6 +249,30 @@ class ViewBacking:
         m.failure_detector.probe(live, out)
         return not live
 
+    def _keeps_names(self, roster: Roster, out: ReadyBuilder) -> bool:
+        """Return whether durable names stay with their holders.
+
+        A new holder of a name must have signed, and an absent holder keeps its place for most of
+        ``retention_timeout``: clocks and the arrival of views differ a little.
+        """
+        m = self._membership
+        assert m.roster is not None
+        known = {entry.address for entry in m.roster.entries}
+        silent = [
+            entry.address
+            for entry in roster.entries
+            if entry.name
+            and entry.address not in known | {m.me}
+            and self._newest.get(entry.address.node) != entry.address
+        ]
+        for newcomer in silent:
+            out.transmit(newcomer, Alive(m.me, m.roster.id, False, True))
+        kept = {entry.name for entry in (*roster.entries, *roster.absent)}
+        limit_ns = out.now_ns - m.config.retention_timeout_ns * 3 // 4
+        return not silent and all(
+            name in kept or since_ns <= limit_ns for name, since_ns in self._absent_since_ns.items()
+        )
+
     # On a report
 
     def on_excluded(self, view: ViewId, sender: Address, out: ReadyBuilder) -> None:
@@ -268,13 +307,20 @@ class ViewBacking:
             if roster.id.number <= m.view_number:
                 del self._waiting[maker]
             elif self._is_possible(roster) and self._is_view_backed(roster, out):
-                m.accept(roster, out)
+                # A newcomer may die before it answers: its coordinator is not to blame.
+                if self._keeps_names(roster, out):
+                    m.accept(roster, out)
             elif since_ns + self._patience_ns <= now_ns:
-                del self._waiting[maker]
-                for member in sorted(m.members - {m.me, maker}):
-                    m.view_transfer.send(member, roster, out)
-                self._note_moved(maker, out)
+                self._disbelieve(maker, roster, out)
         self._schedule(now_ns)
+
+    def _disbelieve(self, maker: Address, roster: Roster, out: ReadyBuilder) -> None:
+        """Show the view of ``maker`` to all members, and count ``maker`` as moved away."""
+        m = self._membership
+        del self._waiting[maker]
+        for member in sorted(m.members - {m.me, maker}):
+            m.view_transfer.send(member, roster, out)
+        self._note_moved(maker, out)
 
     def _note_moved(self, member: Address, out: ReadyBuilder) -> None:
         """Count ``member`` as moved away: its view is not that of this member."""
