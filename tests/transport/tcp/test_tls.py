@@ -17,7 +17,7 @@ from gapless.errors import ConfigError
 from gapless.locator import Locator
 from gapless.protocol.ready import Transmit
 from gapless.transport import TcpMesh
-from gapless.transport.tcp import tls
+from gapless.transport.tcp import tls, transport
 from gapless.transport.tcp.link import MAX_DATAGRAM_BYTES
 from gapless.transport.tcp.tls_files import TlsFiles
 from tests.support.certificates import BOTH, SERVER_ONLY, Authority, stranger_context
@@ -107,6 +107,26 @@ def test_a_receiver_that_does_not_read_holds_up_nothing_and_gets_everything(
     net.settle()
     assert not stream.wants_write
     assert not stream.unsent
+
+
+@pytest.mark.parametrize("turn_bytes", [1000, transport.TURN_BYTES])
+def test_bytes_that_tls_holds_are_read_although_the_socket_has_none(
+    net: Net, folder: Path, turn_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a large datagram arrives together with small datagrams, and nothing follows."""
+    monkeypatch.setattr(transport, "TURN_BYTES", turn_bytes)
+    a, b = net.open(tls=folder), net.open(tls=folder)
+    assert b.certificates is not None
+    b.certificates._buffer = memoryview(bytearray(20_000))
+    net.meet(a, b)
+    wanted = [b"first", bytes(60_000), b"small", b"again"]
+    a.send([Transmit(B, wanted[0])])
+    net.until(lambda: net.got[b])
+    net.settle()
+    a.send([Transmit(B, datagram) for datagram in wanted[1:]])
+    net.until(lambda: len(net.got[b]) == len(wanted))
+    assert net.got[b] == wanted
+    assert not link(b, a).stream.unread
 
 
 def test_a_waiting_handshake_does_not_keep_the_thread_busy(net: Net, folder: Path) -> None:
