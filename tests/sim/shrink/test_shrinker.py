@@ -75,8 +75,8 @@ def test_planted_scenarios_are_those_of_the_table() -> None:
     bugs = [load(path).bug for path in PLANTED]
     assert len(set(bugs)) == len(bugs)
     # A run in which members make their views takes a hundred times as long to shrink: those bugs
-    # are only hunted.
-    output = {mutant.name for mutant in MUTANTS if not mutant.membership}
+    # are only hunted. A script contains no keys: those in sealed groups are only hunted as well.
+    output = {mutant.name for mutant in MUTANTS if not (mutant.membership or mutant.sealed)}
     missing = output - set(bugs)
     assert len(missing) <= len(output) // 10, (
         f"regenerate with: gapless shrink --all-mutants; missing: {missing}"

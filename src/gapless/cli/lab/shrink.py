@@ -206,12 +206,12 @@ def _shrink_all(folder: Path, workers: int, as_json: bool) -> int:
     from gapless.sim.worker_pool import worker_pool
 
     results: dict[str, ShrinkResult | None] = {}
+    names = [mutant.name for mutant in MUTANTS if not mutant.sealed]
     quiet = as_json or not sys.stderr.isatty()
     with (
-        progress_bar("planted bugs", len(MUTANTS), quiet=quiet) as done,
+        progress_bar("planted bugs", len(names), quiet=quiet) as done,
         worker_pool(workers) as pool,
     ):
-        names = [mutant.name for mutant in MUTANTS]
         for name, found in zip(names, pool.map(shrink_bug, names), strict=True):
             results[name] = found
             if found is not None:

@@ -93,7 +93,7 @@ MEMBERSHIP_MUTANTS = (
         "nobody speaks",
         "a member does not report a dead member",
         "gapless.protocol.membership.membership:Membership.report_dead",
-        "out.transmit(acting, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))",
+        "out.transmit(to, Suspect(self.me, tuple(gone[at : at + MAX_NAMED])))",
         "pass",
         membership=True,
     ),

@@ -345,7 +345,8 @@ class SealedGroup:
         first, second = self._seal_plain(host, process, [plain] * 2)
         for _ in range(count - 2):
             process.seal.seal(plain)
-        return first, second, *self._seal_plain(host, process, [plain])
+        (last,) = self._seal_plain(host, process, [plain])
+        return first, second, last
 
     def _describe(self, process: SealedProcess, plain: bytes, sealed: bytes) -> SealedDatagram:
         flags = plain[_FLAGS_AT]
