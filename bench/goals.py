@@ -163,7 +163,7 @@ GOALS = (
 )
 """Ratios; the rest is in ``lines``."""
 
-SEALED_GOALS = (
+SEALED_GOALS: tuple[Goal | SealCost, ...] = (
     *(
         Goal(
             f"sealed, 3 members, {name}, {size} B: speed, JGroups with SYM_ENCRYPT",
@@ -195,7 +195,9 @@ SEALED_GOALS = (
 
 def lines(outcomes: Sequence[Outcome]) -> list[Line]:
     """Return how every goal stands."""
-    return [*(goal.line(outcomes) for goal in (*GOALS, *SEALED_GOALS)), *_own(outcomes)]
+    found = [goal.line(outcomes) for goal in GOALS]
+    found += [goal.line(outcomes) for goal in SEALED_GOALS]
+    return [*found, *_own(outcomes)]
 
 
 def _own(outcomes: Sequence[Outcome]) -> Iterator[Line]:

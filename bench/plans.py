@@ -144,7 +144,8 @@ def one(*, quick: bool) -> list[list[Case]]:
 
 def sealed(*, quick: bool) -> list[list[Case]]:
     """Three members that all send, and round trips, with and without keys."""
-    udp, tcp = ("gapless-udp", "gapless-udp-sealed"), ("gapless-tcp", "gapless-tcp-sealed")
+    udp: tuple[str, ...] = ("gapless-udp", "gapless-udp-sealed")
+    tcp: tuple[str, ...] = ("gapless-tcp", "gapless-tcp-sealed")
     if not quick:
         udp, tcp = (*udp, *SEALED_JGROUPS_UDP), (*tcp, *SEALED_JGROUPS_TCP)
     trip = Case(

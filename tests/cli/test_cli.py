@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -245,11 +246,11 @@ def test_sim_of_membership(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sim_of_sealed_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = answer(capsys, "sim", "4", "--sealed"), answer(capsys, "sim", "4", "--sealed")
-    assert first == second
+    first: Any = answer(capsys, "sim", "4", "--sealed")
+    assert answer(capsys, "sim", "4", "--sealed") == first
     assert first["seals"]["opened"] > 0
     assert "seals" not in answer(capsys, "sim", "4")
-    report = answer(capsys, "sim", "--sealed", "--seeds", "2", "--workers", "1")
+    report: Any = answer(capsys, "sim", "--sealed", "--seeds", "2", "--workers", "1")
     assert report["violations"] == 0
     assert {"replay", "stolen-key", "rotation-retired"} <= set(report["faults"])
     assert report["seals"]["sealed"] > first["seals"]["sealed"]

@@ -176,14 +176,23 @@ def test_large_datagrams_wait_for_a_slow_reader_and_stay_as_they_are(cipher: str
             for member, got in zip(others, found, strict=True):
                 got.extend(member.receive(1000))
 
-        until(lambda: (first.send([Transmit(None, large(250, size_bytes=9))]), read(), all(found)))
+        def all_are_heard() -> tuple[bool]:
+            first.send([Transmit(None, large(250, size_bytes=9))])
+            read()
+            return (all(found),)
+
+        def everything_arrived() -> tuple[bool]:
+            read()
+            return (all(len(got) >= len(expected) for got in found),)
+
+        until(all_are_heard)
         for got in found:
             got.clear()
         expected = [large(number) for number in range(1, 121)]
         for at in range(0, len(expected), 4):
             first.send([Transmit(None, datagram) for datagram in expected[at : at + 4]])
         assert any(stream.write_buffer for stream in first.streams), "the kernel took everything"
-        until(lambda: (read(), all(len(got) >= len(expected) for got in found)))
+        until(everything_arrived)
         assert found == [expected, expected]
         assert sum(sum(member.seal.rejected.values()) for member in others if member.seal) == 0
         for member in others:

@@ -463,13 +463,15 @@ def test_a_datagram_to_be_sealed_has_a_checksum_of_0_and_is_the_same_otherwise(
 ) -> None:
     frame = Data(Run.of(SENDER, 5, [b"x" * 20] * 40))
     room_bytes = codec.run_room_bytes(300)
-    for make in (
-        lambda **how: [encode(GROUP, SENDER, [frame], addressee, bare, **how)],
-        lambda **how: codec.encode_split(GROUP, SENDER, frame, room_bytes, addressee, bare, **how),
-    ):
-        checked = make()
-        found = make(checked=False)
-        assert found == [one[:4] + bytes(4) + one[8:] for one in checked]
+    plain, to_be_sealed = (
+        [
+            [encode(GROUP, SENDER, [frame], addressee, bare, checked=checked)],
+            codec.encode_split(GROUP, SENDER, frame, room_bytes, addressee, bare, checked=checked),
+        ]
+        for checked in (True, False)
+    )
+    for checked, found in zip(plain, to_be_sealed, strict=True):
+        assert found == [datagram[:4] + bytes(4) + datagram[8:] for datagram in checked]
         with pytest.raises(RemoteProtocolError):
             decode(found[0])
         assert [decode(one, opened=True) for one in found] == [decode(one) for one in checked]

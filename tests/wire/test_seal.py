@@ -386,10 +386,10 @@ def test_a_run_opens_in_one_call(cipher: str) -> None:
     other.open(mine.seal(first))
     sealed = mine.seal_run(plain)
     assert opened_by(other, sealed) == plain
-    assert other.was_newest
+    assert other.was_newest is True
     assert opened_by(other, sealed) == []
-    assert not other.was_newest
-    assert other.rejected["replay"] == len(sealed)
+    newest: bool = other.was_newest
+    assert (newest, other.rejected["replay"]) == (False, len(sealed))
 
 
 def test_the_window_after_a_run_is_the_window_after_its_datagrams() -> None:
@@ -434,7 +434,8 @@ def test_only_the_ordinary_front_of_a_run_is_opened_together() -> None:
     mine, other = sealer(), sealer()
     plain = a_run(4)
     sealed = mine.seal_run(plain)
-    size_bytes, found = len(sealed[0]), []
+    size_bytes = len(sealed[0])
+    found: list[bytes] = []
     assert other.open_run(b"".join(sealed), size_bytes, found) == 0, "a sender not met before"
     other.open(sealed[0])
     strange = bytearray(sealed[2])

@@ -7,11 +7,11 @@ leaves the datagrams readable on the network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 
 from gapless.errors import ConfigError
-from gapless.wire.cipher import BLAKE2B, CipherSuite, WithoutInto
+from gapless.wire.cipher import BLAKE2B, Cipher, CipherSuite, WithoutInto
 from gapless.wire.seal_keys import KeyRing, KeyState
 
 SECRET_SUITES = ("aes-256-gcm", "chacha20-poly1305")
@@ -75,5 +75,6 @@ def _secret_suites() -> dict[str, CipherSuite]:
     for name, new in zip(SECRET_SUITES, (AESGCM, ChaCha20Poly1305), strict=True):
         # Versions of cryptography before 47 encrypt only into new memory.
         has_into = hasattr(new, "encrypt_into") and hasattr(new, "decrypt_into")
-        suites[name] = CipherSuite(name, new if has_into else WithoutInto.of(new), InvalidTag)
+        make: Callable[[bytes], Cipher] = new if has_into else WithoutInto.of(new)
+        suites[name] = CipherSuite(name, make, InvalidTag)
     return suites

@@ -51,7 +51,7 @@ from gapless.spool.format import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gapless.wire.seal import CipherSuite
+    from gapless.wire.cipher import CipherSuite
     from gapless.wire.seal_keys import KeyRing, SealKey
 
 log = logger_of("spool")

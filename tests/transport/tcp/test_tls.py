@@ -17,6 +17,7 @@ from gapless.errors import ConfigError
 from gapless.locator import Locator
 from gapless.protocol.ready import Transmit
 from gapless.transport import TcpMesh
+from gapless.transport.base import TURN_BYTES
 from gapless.transport.tcp import tls, transport
 from gapless.transport.tcp.link import MAX_DATAGRAM_BYTES
 from gapless.transport.tcp.tls_files import TlsFiles
@@ -109,7 +110,7 @@ def test_a_receiver_that_does_not_read_holds_up_nothing_and_gets_everything(
     assert not stream.unsent
 
 
-@pytest.mark.parametrize("turn_bytes", [1000, transport.TURN_BYTES])
+@pytest.mark.parametrize("turn_bytes", [1000, TURN_BYTES])
 def test_bytes_that_tls_holds_are_read_although_the_socket_has_none(
     net: Net, folder: Path, turn_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
