@@ -72,9 +72,9 @@ def _secret_suites() -> dict[str, CipherSuite]:
             " ring whose keys authenticate only (gapless keys new --cipher blake2b)"
         ) from error
     suites = {}
-    for name, new in zip(SECRET_SUITES, (AESGCM, ChaCha20Poly1305), strict=True):
+    ciphers: tuple[Callable[[bytes], Cipher], ...] = (AESGCM, ChaCha20Poly1305)
+    for name, new in zip(SECRET_SUITES, ciphers, strict=True):
         # Versions of cryptography before 47 encrypt only into new memory.
         has_into = hasattr(new, "encrypt_into") and hasattr(new, "decrypt_into")
-        make: Callable[[bytes], Cipher] = new if has_into else WithoutInto.of(new)
-        suites[name] = CipherSuite(name, make, InvalidTag)
+        suites[name] = CipherSuite(name, new if has_into else WithoutInto.of(new), InvalidTag)
     return suites
