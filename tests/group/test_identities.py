@@ -198,8 +198,9 @@ def test_an_identity_that_is_allowed_later_joins_without_a_restart(tmp_path: Pat
     with members(dict.fromkeys(("anna", "bert"), Role.MEMBER), path=path) as found:
         keys = Keyring.read(path).allow(GROUP, Certificate("new", Role.MEMBER, new.public_key))
         keys.write(path)
-        ports = [runtime_of(group).transport.locator.port for group in found.values()]
-        joining = options([*ports, *free_ports(1)])
+        locators = [runtime_of(group).transport.locator for group in found.values()]
+        joining = options(free_ports(1))
+        joining["discover"] = f"seeds://{','.join(map(str, locators))}"
         with blocking.join(GROUP, keys=path, identity=new, **joining) as late:
             for group in (*found.values(), late):
                 group.wait_for_members(3, WITHIN_S)
