@@ -471,8 +471,9 @@ def test_large_datagrams_use_memory_of_the_caller_and_memory_again(
         opened = other.open(sealed)
         buffer[:] = bytes(len(buffer))
         assert opened == plain
-        again = other.open(mine.seal(plain))
-        assert (opened, again) == (plain, plain), "what was opened stays as it was"
+        other.open(mine.seal(plain[:-1] + b"?"))
+        assert type(opened) is bytes
+        assert opened == plain, "what was opened stays as it was"
 
 
 @pytest.mark.parametrize("cipher", SECRET_SUITES)

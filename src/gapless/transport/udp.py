@@ -59,7 +59,13 @@ from gapless.wire.codec import (
     sender_of,
     split_datagram,
 )
-from gapless.wire.seal import SEAL_OVERHEAD_BYTES, control_note, is_control
+from gapless.wire.seal import (
+    CONTROL,
+    FLAGS_AT,
+    SEAL_OVERHEAD_BYTES,
+    control_note,
+    is_control,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -242,7 +248,10 @@ class UdpMesh:
             left_bytes -= max(1, len(data))
             if source == own:
                 continue  # this member's own datagram to a multicast group
-            if ancillary or seal is not None or data.startswith(MAGIC):
+            if seal is not None and not ancillary:
+                left_bytes -= self._receive_sealed(seal, data, source, found)
+                continue
+            if ancillary or data.startswith(MAGIC):
                 step_bytes = _gro_step_bytes(ancillary) or len(data) or 1
                 at = 0
                 if seal is not None and step_bytes < len(data):
@@ -301,7 +310,7 @@ class UdpMesh:
             datagram = seal.open(sealed)
         except RemoteProtocolError:
             return 0  # counted by the seal
-        if is_control(datagram):
+        if datagram[FLAGS_AT] & CONTROL:
             note = control_note(datagram)
             if self._is_from_sender(datagram, note, source):
                 return self._receive_shared(note, source, found)
@@ -413,7 +422,8 @@ class UdpMesh:
             if seal is not None:  # notes are among the datagrams
                 datagrams = [self._seal_one(seal, datagram) for datagram in datagrams]
         elif seal is not None:
-            datagrams = seal.seal_run(datagrams)
+            single = len(datagrams) == 1
+            datagrams = (seal.seal(datagrams[0]),) if single else seal.seal_run(datagrams)
         for target in self._targets(to):
             if len(datagrams) == 1 or not self.uses_gso:
                 self._send_each(target, datagrams)

@@ -78,7 +78,8 @@ _SENDER_FIELDS = Struct("<QQQ")
 _INCARNATION = Struct("<16xQ")
 _NODE_END = 16
 _KEY_ID = Struct("<I")
-_FLAGS_AT = 3
+FLAGS_AT = 3
+"""Where the header of a datagram holds the flags."""
 _KEY_FIELDS = slice(4, HEADER_BYTES)
 """Key id, group and sender: what selects the key of an incarnation."""
 _SENDER_AT = 8
@@ -286,7 +287,7 @@ class Seal:
                 break
             own, same = self._own, first[:HEADER_BYTES]
             header = None if own is None else own.headers.get(same)
-            if own is None or header is None or first[_FLAGS_AT] & ADDRESSED:
+            if own is None or header is None or first[FLAGS_AT] & ADDRESSED:
                 continue
             # The ordinary case: further datagrams to all with the same header.
             encrypt = own.cipher.encrypt
@@ -316,8 +317,8 @@ class Seal:
             sender_fields = datagram[_SENDER_AT:HEADER_BYTES]
             if own is None or sender_fields != own.sender_fields:
                 own = self._select_own_key(sender_fields)
-            header = own.make_header(datagram[_FLAGS_AT])
-        if datagram[_FLAGS_AT] & ADDRESSED:
+            header = own.make_header(datagram[FLAGS_AT])
+        if datagram[FLAGS_AT] & ADDRESSED:
             header += datagram[HEADER_BYTES:ADDRESSED_HEADER_BYTES]
         own.counter += 1
         return header, _NONCE.pack(own.counter), own.cipher
@@ -426,14 +427,16 @@ class Seal:
         return at
 
     def _open(self, sealed: Bytes) -> bytes:
-        header = bytes(sealed[:HEADER_BYTES])
+        header = sealed[:HEADER_BYTES]
+        if type(header) is not bytes:
+            header = bytes(header)
         path = self._paths.get(header) or self._find_path(header)
         start, size_bytes = path.start, len(sealed)
         if size_bytes < start + SEAL_OVERHEAD_BYTES:
             raise RemoteProtocolError("short", f"{size_bytes} bytes are shorter than a seal")
         (counter,) = _COUNTER.unpack_from(sealed, start)
         window, sender = path.window, path.sender
-        if not window.is_new(counter):
+        if counter != window.top + 1 and not window.is_new(counter):
             raise RemoteProtocolError("replay", f"datagram {counter} was opened before")
         front = path.front
         if start > HEADER_BYTES:
@@ -443,7 +446,7 @@ class Seal:
             if size_bytes >= LARGE_BYTES:
                 plain = self._decrypt_large(sender.cipher, header, front, counter, sealed)
             else:
-                body = bytes(sealed[start + _COUNTER.size :])
+                body = sealed[start + _COUNTER.size :]
                 plain = front + sender.cipher.decrypt(_NONCE.pack(counter), body, header)
         except sender.invalid as error:
             raise RemoteProtocolError("seal", "the tag does not match") from error
@@ -472,7 +475,7 @@ class Seal:
         """Return the path of an unknown header; the caller remembers an opened datagram's path."""
         if len(header) < HEADER_BYTES or not header.startswith(_PREAMBLE):
             raise RemoteProtocolError("noise", f"{len(header)} bytes without a header")
-        flags = header[_FLAGS_AT]
+        flags = header[FLAGS_AT]
         if not flags & SEALED:
             raise RemoteProtocolError("unsealed", "a datagram without a seal")
         fields = header[_KEY_FIELDS]
@@ -550,7 +553,7 @@ def _plain_header(flags: int, sender_fields: bytes) -> bytes:
 
 def is_control(datagram: bytes) -> bool:
     """Return whether an opened datagram is for the transport."""
-    return datagram[_FLAGS_AT] & CONTROL != 0
+    return datagram[FLAGS_AT] & CONTROL != 0
 
 
 def control_note(datagram: bytes) -> bytes:

@@ -118,6 +118,24 @@ def test_a_restarted_process_has_another_number_though_its_clock_was_set_back() 
     assert "S26" not in {violation.check for violation in world.oracle.violations}
 
 
+def test_a_member_that_is_resumed_from_a_copy_of_its_memory_is_noticed() -> None:
+    """Keys do not stop this: the machine has to restart the member. S26 sees the second use."""
+    script = Script(3, NS_PER_MS, 60 * NS_PER_MS, actions=list(initial_actions(NAMES)))
+    script.actions += [
+        SendMessages(at_ns, "a", (payload("a", at_ns, 20),))
+        for at_ns in range(0, script.calm_ns, 5 * NS_PER_MS)
+    ]
+    world = World(Config(), script, faults=[], sealing=SealingPlan(3, NAMES))
+    group = world.sealed_group
+    assert group is not None
+    world.run_until(30 * NS_PER_MS)
+    assert world.oracle.violations == []
+    for own in group.processes["a"].seal._own_keys.values():
+        own.counter -= 2
+    world.run_until(60 * NS_PER_MS)
+    assert {violation.check for violation in world.oracle.violations} == {"S26"}
+
+
 def test_the_edges_of_the_window_are_reached() -> None:
     world = run(SealingPlan(3, NAMES, edges_ns=(50 * NS_PER_MS,)))
     assert world.sealed_group is not None

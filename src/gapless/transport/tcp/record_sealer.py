@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gapless.wire.seal import Seal
 
 MAX_ROOMS = 16
-"""Maximum number of rooms that are kept."""
+"""Maximum number of rooms that are kept for sending, and for reception."""
 _UNUSED_REFERENCES = 3
 """References to a room that no view uses: the list, the loop, and the call that counts."""
 

@@ -49,7 +49,7 @@ from gapless.transport.tcp.link import (
     START,
     parse_record_header,
 )
-from gapless.transport.tcp.record_sealer import RecordSealer
+from gapless.transport.tcp.record_sealer import MAX_ROOMS, RecordSealer
 from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES, peer_label
 from gapless.transport.udp import PORTS
 from gapless.wire import decode
@@ -272,9 +272,9 @@ class TcpMesh:
             return 0
         if datagram:
             is_new = self._accept_datagram(stream, datagram, found)
-            if stream.room is not None:
+            if stream.room is not None and len(self._rooms) < MAX_ROOMS:
                 self._rooms.append(stream.room)
-                stream.room = None
+            stream.room = None
             if is_new:
                 self._on_received(stream, 1, len(datagram))
         return before_bytes - stream.missing_bytes
