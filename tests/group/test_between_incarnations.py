@@ -38,7 +38,7 @@ def mute(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _has_join(datagram: bytes) -> bool:
-    return any(isinstance(frame, Join) for frame in decode(datagram).frames)
+    return any(isinstance(frame, Join) for frame in decode(datagram, opened=True).frames)
 
 
 def waiting_sends(group: Any) -> int:
