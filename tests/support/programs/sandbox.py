@@ -31,6 +31,7 @@ import gapless.trace
 from gapless import blocking
 from gapless.cli.app import run as run_cli
 from gapless.group import join_options
+from gapless.keys.keyring import Keyring
 from gapless.spool import SpoolReader
 from gapless.spool.collector import Collector
 from gapless.transport import InProcessNetwork
@@ -209,6 +210,7 @@ def prepare(folder: Path) -> None:
             SpoolReader(folder / name).register(reader, {})
     (folder / "group.toml").write_text("[gapless]\ncapacity = 64\n")
     (folder / "photos.tar").write_bytes(bytes(100_000))
+    Keyring.new().create(folder / "spool-keys.toml")
     (folder / "trace").symlink_to(folder / "traces")
 
 
