@@ -352,16 +352,20 @@ def test_a_commit_written_again_at_the_same_offset_has_another_key(tmp_path: Pat
 def test_a_failed_commit_is_encrypted_anew(small_disk: Path) -> None:
     root = small_disk / "spool"
     writer = opened(root, max_bytes=0)
+    writer.append(run(A, 1, 1, size_bytes=1000))
+    writer.commit()
     ballast = small_disk / "ballast"
     free_bytes = shutil.disk_usage(small_disk).free
     ballast.write_bytes(bytes(free_bytes - 8192))
-    writer.append(run(A, 1, 50, size_bytes=1000))
+    writer.append(run(A, 2, 50, size_bytes=1000))
     seen: list[bytes] = []
+    places: list[object] = []
     encode = writer._store._encode
 
     def listened(*arguments: object) -> object:
         result = encode(*arguments)  # type: ignore[arg-type]
         seen.append(result[0][1])
+        places.append(arguments[1:3])
         return result
 
     writer._store._encode = listened  # type: ignore[method-assign, assignment]
@@ -370,7 +374,8 @@ def test_a_failed_commit_is_encrypted_anew(small_disk: Path) -> None:
     ballast.unlink()
     writer.commit()
     writer.close()
-    assert len(seen) >= 2
+    assert len(places) == 2
+    assert places[0] == places[1], "the same segment and offset"
     assert len(set(seen)) == len(seen)
     assert rows_of(reader(root)) == {"a1.5": expected(A, 1, 50, 1000)}
 
