@@ -37,29 +37,57 @@ def a_seal() -> Seal:
 
 
 @pytest.mark.parametrize(
-    ("sealed", "on_this_machine", "evidence"),
+    ("sealed", "on_this_machine", "quotes", "evidence"),
     [
-        (False, False, DeathEvidence.REFUSED),
-        (True, True, DeathEvidence.REFUSED),
-        (True, False, DeathEvidence.REJECTED),
+        (False, False, "plain", DeathEvidence.REFUSED),
+        (True, True, "plain", DeathEvidence.REFUSED),
+        (True, False, "plain", DeathEvidence.CLOSED),
+        (True, False, "sealed", DeathEvidence.REJECTED),
+        (True, False, "its first bytes", DeathEvidence.CLOSED),
+        (True, False, "for another incarnation", DeathEvidence.CLOSED),
+        (True, False, "of another member", DeathEvidence.CLOSED),
     ],
 )
 def test_a_refusal_from_the_network_is_only_a_hint_in_a_sealed_group(
-    sealed: bool, on_this_machine: bool, evidence: DeathEvidence, monkeypatch: pytest.MonkeyPatch
+    sealed: bool,
+    on_this_machine: bool,
+    quotes: str,
+    evidence: DeathEvidence,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ICMP can be forged, and quotes what its sender likes."""
+    """ICMP can be forged and quote anything, but only a reader of the network has a seal."""
     transport = UdpMesh("127.0.0.1", 0, seal=a_seal() if sealed else None)
     try:
         transport.preserves_bytes = on_this_machine
         transport.book.announce(RosterEntry(A, "", transport.locator.encode()))
         transport.book.on_events([Located(B, THERE.encode()), ViewInstalled(View.of(1, A, B))])
-        quoted = encode(1, A, (Ack(A, 1, 1),), addressee=B.incarnation)
+        addressee = 99 if quotes == "for another incarnation" else B.incarnation
+        quoted = encode(1, A, (Ack(A, 1, 1),), addressee=addressee)
+        if quotes == "of another member":
+            quoted = Seal(transport.seal.ring, suites_of(transport.seal.ring)).seal(  # type: ignore[union-attr]
+                encode(1, B, (Ack(A, 1, 1),), addressee=addressee)
+            )
+        elif quotes != "plain":
+            quoted = transport.seal.seal(quoted)  # type: ignore[union-attr]
+        if quotes == "its first bytes":
+            quoted = quoted[:-1]
         errors: Any = [(THERE.sockaddr, errno.ECONNREFUSED, quoted)]
         monkeypatch.setattr(socket_options, "read_error_queue", lambda _: errors)
         transport._read_errors()
         assert transport.book.take_evidence() == [(B, evidence)]
-        transport.book.note_refused(THERE.sockaddr, trusted=not sealed or on_this_machine)
-        assert transport.book.take_evidence() == [(B, evidence)]
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_refused_connection_is_proof_only_if_nobody_can_forge_it(trusted: bool) -> None:
+    transport = UdpMesh("127.0.0.1", 0)
+    try:
+        transport.book.announce(RosterEntry(A, "", transport.locator.encode()))
+        transport.book.on_events([Located(B, THERE.encode()), ViewInstalled(View.of(1, A, B))])
+        transport.book.note_refused(THERE.sockaddr, trusted=trusted)
+        expected = DeathEvidence.REFUSED if trusted else DeathEvidence.REJECTED
+        assert transport.book.take_evidence() == [(B, expected)]
     finally:
         transport.close()
 

@@ -650,3 +650,21 @@ def test_the_vectors_of_the_wire_page(cipher: str) -> None:
     assert "".join(
         page.partition("The plain datagram\n\n```\n")[2].partition("```")[0].split()
     ) == (plain.hex())
+
+
+@SUITES
+def test_only_a_late_own_datagram_is_an_own_datagram(cipher: str) -> None:
+    """A reader of the network may keep a datagram; only one of the last ``WINDOW`` counts."""
+    mine, other = sealer(key(1, cipher=cipher)), sealer(key(1, cipher=cipher))
+    first, *plain = a_run(3)
+    assert not mine.is_own(mine.seal(first)[:-1])
+    sealed = mine.seal(first)
+    assert mine.is_own(sealed)
+    assert not other.is_own(sealed), "opened by others, and not their own"
+    for at in range(len(sealed)):
+        changed = bytearray(sealed)
+        changed[at] ^= 1
+        assert not mine.is_own(bytes(changed)), at
+    for _ in range(WINDOW // len(plain) + 1):
+        mine.seal_run(plain)
+    assert not mine.is_own(sealed), "too old"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gapless.identity import RosterEntry
     from gapless.protocol.events import Event
 
+_REFUSALS = (DeathEvidence.REFUSED, DeathEvidence.REJECTED)
 MAX_STRANGERS = 1024
 """Maximum number of targets outside the view in a table; the oldest are evicted first."""
 
@@ -113,12 +114,13 @@ class AddressBook(Generic[_P]):
         """Record evidence against the member at ``target``, if any.
 
         A refusal counts against the member only if the refused datagram was addressed to the
-        member's ``incarnation``: an earlier process may have used the same port.
+        member's ``incarnation``: an earlier process may have used the same port. Otherwise the
+        refusal is a reason to ask the member, as a closed connection is.
         """
         member = self._member_at.get(target)
         if member is None or member == self.address:
             return
-        if evidence is DeathEvidence.REFUSED and incarnation != member.incarnation:
+        if evidence in _REFUSALS and incarnation != member.incarnation:
             evidence = DeathEvidence.CLOSED
         self.evidence[member, evidence] = None
 
@@ -130,10 +132,8 @@ class AddressBook(Generic[_P]):
         member = self._member_at.get(target)
         if member is None:
             return
-        if trusted:
-            self.note_evidence(target, DeathEvidence.REFUSED, member.incarnation)
-        else:
-            self.note_evidence(target, DeathEvidence.REJECTED)
+        evidence = DeathEvidence.REFUSED if trusted else DeathEvidence.REJECTED
+        self.note_evidence(target, evidence, member.incarnation)
 
     def take_evidence(self) -> list[tuple[Address, DeathEvidence]]:
         """Return the evidence since the last call: hints first, refusals last."""

@@ -272,12 +272,15 @@ class UdpMesh:
         errors = socket_options.read_error_queue(self._socket)
         for target, number, datagram in errors:
             if number == errno.ECONNREFUSED:
-                # A stranger can send a refusal from outside of this machine, and quote what the
-                # stranger likes. In a sealed group it is only a hint, which is verified.
+                # In a sealed group a refusal from another machine is no proof, because it can be
+                # forged: without a seal of this member by anybody, else by a reader of the network.
                 if self.seal is None or self.preserves_bytes:
-                    self.book.note_evidence(target, DeathEvidence.REFUSED, addressee_of(datagram))
+                    evidence = DeathEvidence.REFUSED
+                elif self.seal.is_own(datagram):
+                    evidence = DeathEvidence.REJECTED
                 else:
-                    self.book.note_evidence(target, DeathEvidence.REJECTED)
+                    evidence = DeathEvidence.CLOSED
+                self.book.note_evidence(target, evidence, addressee_of(datagram))
         return len(errors)
 
     def _watch_processes(self, processes: ProcessWatch, *, idle: bool) -> None:

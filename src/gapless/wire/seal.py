@@ -471,6 +471,28 @@ class Seal:
         cipher.decrypt_into(_NONCE.pack(counter), body, header, plain[start:])
         return bytes(plain)
 
+    def is_own(self, sealed: bytes) -> bool:
+        """Return whether this member has sealed a datagram lately; no window changes.
+
+        A report of the network quotes a refused datagram. Whoever has not read the network cannot
+        forge the report, because the quote has a valid tag.
+        """
+        own = self._own
+        if own is None or sealed[:HEADER_BYTES] not in own.headers.values():
+            return False
+        start = ADDRESSED_HEADER_BYTES if sealed[FLAGS_AT] & ADDRESSED else HEADER_BYTES
+        if len(sealed) < start + SEAL_OVERHEAD_BYTES:
+            return False  # only the first bytes are quoted
+        (counter,) = _COUNTER.unpack_from(sealed, start)
+        if not 0 <= own.counter - counter < WINDOW:
+            return False
+        body = sealed[start + _COUNTER.size :]
+        try:
+            own.cipher.decrypt(_NONCE.pack(counter), body, sealed[:start])
+        except self._suites[own.key.cipher].invalid:
+            return False
+        return True
+
     def _find_path(self, header: bytes) -> _Path:
         """Return the path of an unknown header; the caller remembers an opened datagram's path."""
         if len(header) < HEADER_BYTES or not header.startswith(_PREAMBLE):

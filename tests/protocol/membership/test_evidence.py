@@ -85,7 +85,7 @@ def test_a_death_with_refusals_that_may_be_forged_is_out_within_a_second(
     for name in hinted:
         if name != dead:
             hint(world, name, dead, DeathEvidence.REJECTED)
-    assert REPLY_TIME_NS / 1e9 <= world.settle() < 1.3
+    assert REPLY_TIME_NS / 1e9 <= world.settle() < 1
     check_views(world)
 
 

@@ -55,9 +55,9 @@ class DeathEvidence(StrEnum):
     """A datagram or a connection to the member was refused, perhaps by a stranger."""
 
 
-REPLY_TIME_NS = 500 * NS_PER_MS
+REPLY_TIME_NS = 250 * NS_PER_MS
 """Maximum silence after a refusal that a stranger may have forged; a living member has answered."""
-_REPEAT_NS = 50 * NS_PER_MS
+_REPEAT_NS = 25 * NS_PER_MS
 """How often a member is asked in this time: single questions and answers may be lost."""
 _WIDENED_BY = 2
 """How many more members are watched for each watched member that owes a reply."""
