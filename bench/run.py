@@ -275,6 +275,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(
             "no such case, or none of these contenders takes part in it (--list says what there is)"
         )
+    if options.write and (options.only or options.peers or options.case or options.quick):
+        parser().error(
+            "--write replaces all figures of the page: omit --only, --peers, --case and --quick"
+        )
     if options.list:
         for case in (case for cases in groups for case in cases):
             print(f"{case.workload:8}{case.title:34}{', '.join(case.contenders)}")

@@ -225,6 +225,7 @@ def test_what_would_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
         (["--seconds", "long"], "'long' is not a number"),
         (["--only", "rtt", "--peers", "pyre"], "none of these contenders takes part"),
         (["--jason"], "--jason"),
+        (["--write", "--only", "sealed"], "--write replaces all figures"),
     ],
 )
 def test_a_bad_option_is_one_line_and_status_2(
