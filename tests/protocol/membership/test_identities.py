@@ -185,3 +185,28 @@ def test_members_that_have_not_heard_a_collector_ask_before_they_believe_its_ret
     world.drop = lambda source, target, frame: isinstance(frame, Join) and target == "b"
     world.join("c", durable="c")
     assert world.settle(5) < 2
+
+
+@pytest.mark.parametrize("durable", ["", "c"])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_member_returns_after_its_clock_was_set_back(durable: str, leaves: bool) -> None:
+    world = IdentityGroup(3, roles={"c": Role.COLLECTOR})
+    world.hosts["c"].incarnation = 100
+    world.join("a", "b")
+    world.settle()
+    world.join("c", durable=durable)
+    world.settle()
+    if leaves:
+        world.leave("c")
+        world.wait(lambda: "c" not in world.members)
+    else:
+        world.crash("c")
+    world.settle()
+    world.hosts["c"].incarnation = 50
+    world.join("c", durable=durable)
+    world.settle(5)
+    views = len(world.hosts["a"].views)
+    world.run(10)
+    assert world.is_one()
+    assert len(world.hosts["a"].views) == views, "the view does not change any more"
+    assert not any(isinstance(event, Expelled) for event in world.hosts["c"].events)

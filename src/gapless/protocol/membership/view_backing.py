@@ -119,9 +119,13 @@ class ViewBacking:
     # Evidence
 
     def note_signed(self, sender: Address) -> None:
-        """Record that ``sender`` has signed: earlier incarnations of the identity are over."""
-        known = self._newest.get(sender.node)
-        if known is None or known < sender:
+        """Record that ``sender`` has signed: earlier incarnations of the identity are over.
+
+        If the clock of a host was set back, a restarted member has a lower incarnation than the one
+        that the group has removed. The removed one then does not count.
+        """
+        known, is_removed = self._newest.get(sender.node), self._membership.coordinator.is_removed
+        if known is None or is_removed(known) or (known < sender and not is_removed(sender)):
             self._newest[sender.node] = sender
 
     def on_suspect(self, frame: Suspect, out: ReadyBuilder) -> bool:
@@ -167,8 +171,8 @@ class ViewBacking:
 
     def _has_left(self, member: Address) -> bool:
         """Return whether ``member`` itself has signed that it is gone."""
-        leaves = member in self._membership.leaving
-        return leaves or self._newest.get(member.node, member) > member
+        m, newest = self._membership, self._newest.get(member.node, member)
+        return member in m.leaving or (newest > member and not m.coordinator.is_removed(newest))
 
     def is_gone(self, member: Address) -> bool:
         """Return whether this member, as coordinator, makes a view without ``member``.
