@@ -210,3 +210,22 @@ def test_a_member_returns_after_its_clock_was_set_back(durable: str, leaves: boo
     assert world.is_one()
     assert len(world.hosts["a"].views) == views, "the view does not change any more"
     assert not any(isinstance(event, Expelled) for event in world.hosts["c"].events)
+
+
+def test_a_member_expelled_before_a_merge_is_confirmed_to_it_returns() -> None:
+    world = IdentityGroup(3)
+    for name in "abc":
+        world.join(name)
+        world.settle()
+    world.part("a", "bc")
+    world.run(20)
+    world.heal()
+    c = world["c"]
+    world.wait(lambda: len(c.view or ()) == 3 and not c.membership.admitted)
+    world.drop = lambda source, target, frame: target == "c"
+    world.pause("c")
+    world.run(12)
+    assert len(world["a"].view or ()) == 2
+    world.drop = lambda source, target, frame: False
+    world.resume("c")
+    world.settle(10)

@@ -406,8 +406,7 @@ class Membership:
         group for ever.
         """
         maker, acting = roster.id.coordinator, self.acting_coordinator
-        established = self.admitted or (self.backing is not None and self.backing.is_established())
-        if not established or maker in self.members:
+        if not (self.admitted or self._is_established) or maker in self.members:
             return True
         if self.guard is not None and acting != self.me:
             return sender == acting
@@ -416,6 +415,11 @@ class Membership:
         if acting == self.me:
             return maker == self.merging.agreed_to
         return any(entry.address == acting for entry in roster.entries)
+
+    @property
+    def _is_established(self) -> bool:
+        """Whether this member, with identities, was admitted to this view or an earlier one."""
+        return self.backing is not None and self.backing.is_established()
 
     def accept(self, roster: Roster, out: ReadyBuilder) -> None:
         """Make ``roster`` pending for installation by the next tick."""
@@ -479,7 +483,7 @@ class Membership:
             return
         if self.phase == LEAVING and self.me in self.leaving:
             self._on_leave_granted(view, out, confirmed=confirmed and sender == view.coordinator)
-        elif not self.admitted and not expelled:
+        elif not self.admitted and not expelled and not self._is_established:
             return  # the own view may never have been decided: JOIN is repeated, and answered
         elif self.backing is not None and view.coordinator in self.members:
             self.backing.on_excluded(view, sender, out)
