@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapless.protocol.events import Expelled, Left
-from gapless.wire.frames import Join
+from gapless.wire.frames import Join, NewView
 from gapless.wire.identities import AllowList, Role
 from tests.support.virtual_identities import IdentityGroup
 
@@ -229,3 +229,36 @@ def test_a_member_expelled_before_a_merge_is_confirmed_to_it_returns() -> None:
     world.drop = lambda source, target, frame: False
     world.resume("c")
     world.settle(10)
+
+
+def test_a_member_that_went_on_alone_returns_to_a_view_with_a_higher_number() -> None:
+    world = IdentityGroup(3)
+    for name in "abc":
+        world.join(name)
+        world.settle()
+    # While others are silent, a member goes on alone; before they hear of it, a third one joins.
+    world.crash("c")
+    world.pause("a")
+    world.wait(lambda: len(world["b"].view or ()) == 1)
+    world.part("b", "ac")
+    world.inboxes["a"].clear()
+    world.resume("a")
+    world.join("c")
+    a, b = world["a"].membership, world["b"].membership
+    world.wait(lambda: {b.me, world["c"].me} < a.members and a.view_number > b.view_number)
+    world.heal()
+    world.settle(20)
+
+
+def test_a_view_that_its_coordinator_withholds_is_passed_on() -> None:
+    world = IdentityGroup(3)
+    world.join("a")
+    world.settle()
+    world.join("b")
+    world.settle()
+    world.drop = lambda source, target, frame: (
+        (source, target) == ("a", "b") and isinstance(frame, NewView)
+    )
+    world.join("c")
+    world.settle(5)
+    assert not any(isinstance(event, Expelled) for event in world.hosts["b"].events)

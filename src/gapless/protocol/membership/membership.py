@@ -354,7 +354,9 @@ class Membership:
     def _on_new_view(self, frame: NewView, out: ReadyBuilder) -> None:
         """Handle a part of a roster from the view's coordinator, or from a relaying member."""
         self.hearing.on_answer(frame.origin)
-        if frame.origin != frame.view.coordinator and frame.origin not in self.members:
+        # With identities a view is signed by its coordinator, whoever passes it on.
+        known = frame.origin if self.guard is None else frame.view.coordinator
+        if frame.origin != frame.view.coordinator and not {frame.origin, known} & self.members:
             if self.is_acting and frame.base is None:
                 # An introduction by a member of another group: only its locators count.
                 self._foreign_views.on_part(frame, out)
@@ -449,6 +451,8 @@ class Membership:
         """Compare the view of a member of this view with the current view."""
         assert self.roster is not None
         sender, includes_me = frame.origin, frame.includes_receiver
+        if self.backing is not None and includes_me:
+            self.backing.on_included(sender)
         if view == self.roster.id:
             # Only the view's coordinator knows that the view is decided: other members may be new
             # themselves.
@@ -460,6 +464,8 @@ class Membership:
         elif view.number < self.roster.id.number:
             if self.is_acting:
                 self.coordinator.on_member_behind(sender, out, excluded=not includes_me)
+            elif self.backing is not None and not includes_me:
+                self.backing.on_behind(sender, out)
         elif includes_me:
             self._ask_view(sender, out)
         else:
