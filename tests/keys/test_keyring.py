@@ -9,6 +9,7 @@ import stat
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from gapless.keys.ciphers import SUITE_NAMES
 from gapless.keys.keyring import (
     MAX_FILE_BYTES,
     MAX_KEYS,
+    AllowedIdentity,
     Keyring,
     KeyringExistsError,
     RotationStep,
@@ -31,6 +33,7 @@ from gapless.keys.keyring import (
     local_path,
     parse_key_id,
 )
+from gapless.wire.identities import Certificate, Role
 from gapless.wire.seal_keys import KeyRing, KeyState, SealKey
 from tests.support.processes import ChildProcess
 
@@ -385,6 +388,25 @@ def test_a_file_that_is_too_large(path: Path) -> None:
     with path.open("a") as file:
         file.write("#" * MAX_FILE_BYTES)
     assert "more than" in refusal(path)
+
+
+@pytest.mark.parametrize("write", [Keyring.write, Keyring.create])
+def test_a_keyring_that_no_member_would_read_is_not_written(
+    path: Path, write: Callable[[Keyring, Path], None]
+) -> None:
+    before = Keyring.read(path)
+    target = path if write is Keyring.write else path.with_name("new.toml")
+    identities = [
+        AllowedIdentity("orders", Certificate(f"member {at}", Role.MEMBER, os.urandom(32)))
+        for at in range(4000)
+    ]
+    write(replace(before, identities=tuple(identities[:2000])), target)
+    assert len(Keyring.read(target).identities) == 2000
+    other = target if write is Keyring.write else path.with_name("other.toml")
+    with pytest.raises(ConfigError, match=r"more than \d+ bytes with 4000 identities; .*disallow"):
+        write(replace(before, identities=tuple(identities)), other)
+    assert len(Keyring.read(target).identities) == 2000
+    assert not path.with_name("other.toml").exists()
 
 
 def test_no_text_of_a_ring_and_no_traceback_contains_a_secret(path: Path) -> None:

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_VARIABLE = "GAPLESS_KEYS"
 """The environment variable that names the keyring file."""
-MAX_FILE_BYTES = 64 * KIB
-"""Maximum size of a keyring file."""
+MAX_FILE_BYTES = 512 * KIB
+"""Maximum size of a keyring file: a few thousand identities."""
 MAX_KEYS = 64
 """Maximum number of keys in a keyring: members announce the keys that they open."""
 
@@ -420,7 +420,7 @@ class Keyring:
         """
         # A symbolic link stays, and leads to the new content.
         path = Path(os.path.realpath(path))
-        _publish(path, self.to_toml(), lambda temporary: temporary.replace(path))
+        _publish(path, self._file_text(path), lambda temporary: temporary.replace(path))
 
     def create(self, path: str | Path) -> None:
         """Write a new file, and its missing folders, for this user only.
@@ -430,12 +430,24 @@ class Keyring:
             ConfigError: The file cannot be written, or other users can write to its folder.
         """
         try:
-            create_private(path, self.to_toml())
+            create_private(path, self._file_text(path))
         except FileExistsError:
             raise KeyringExistsError(
                 f"{path}: the file exists, and a new keyring would replace its keys",
                 "name another file; gapless keys rotate changes the keys of a ring",
             ) from None
+
+    def _file_text(self, path: str | Path) -> str:
+        """Return the text of the file; raise ConfigError if no member would read the file."""
+        text = self.to_toml()
+        if len(text.encode()) > MAX_FILE_BYTES:
+            raise KeyringError(
+                f"{path}: the keyring has more than {MAX_FILE_BYTES} bytes with"
+                f" {len(self.identities)} identities",
+                "remove identities that are not in use (gapless keys disallow), or use another"
+                " keyring for some of the groups",
+            )
+        return text
 
 
 def default_path() -> Path:

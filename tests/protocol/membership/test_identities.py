@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapless.protocol.events import Expelled, Left
-from gapless.wire.frames import Join
+from gapless.wire.frames import Join, NewView
 from gapless.wire.identities import AllowList, Role
 from tests.support.virtual_identities import IdentityGroup
 
@@ -185,3 +185,80 @@ def test_members_that_have_not_heard_a_collector_ask_before_they_believe_its_ret
     world.drop = lambda source, target, frame: isinstance(frame, Join) and target == "b"
     world.join("c", durable="c")
     assert world.settle(5) < 2
+
+
+@pytest.mark.parametrize("durable", ["", "c"])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_member_returns_after_its_clock_was_set_back(durable: str, leaves: bool) -> None:
+    world = IdentityGroup(3, roles={"c": Role.COLLECTOR})
+    world.hosts["c"].incarnation = 100
+    world.join("a", "b")
+    world.settle()
+    world.join("c", durable=durable)
+    world.settle()
+    if leaves:
+        world.leave("c")
+        world.wait(lambda: "c" not in world.members)
+    else:
+        world.crash("c")
+    world.settle()
+    world.hosts["c"].incarnation = 50
+    world.join("c", durable=durable)
+    world.settle(5)
+    views = len(world.hosts["a"].views)
+    world.run(10)
+    assert world.is_one()
+    assert len(world.hosts["a"].views) == views, "the view does not change any more"
+    assert not any(isinstance(event, Expelled) for event in world.hosts["c"].events)
+
+
+def test_a_member_expelled_before_a_merge_is_confirmed_to_it_returns() -> None:
+    world = IdentityGroup(3)
+    for name in "abc":
+        world.join(name)
+        world.settle()
+    world.part("a", "bc")
+    world.run(20)
+    world.heal()
+    c = world["c"]
+    world.wait(lambda: len(c.view or ()) == 3 and not c.membership.admitted)
+    world.drop = lambda source, target, frame: target == "c"
+    world.pause("c")
+    world.run(12)
+    assert len(world["a"].view or ()) == 2
+    world.drop = lambda source, target, frame: False
+    world.resume("c")
+    world.settle(10)
+
+
+def test_a_member_that_went_on_alone_returns_to_a_view_with_a_higher_number() -> None:
+    world = IdentityGroup(3)
+    for name in "abc":
+        world.join(name)
+        world.settle()
+    # While others are silent, a member goes on alone; before they hear of it, a third one joins.
+    world.crash("c")
+    world.pause("a")
+    world.wait(lambda: len(world["b"].view or ()) == 1)
+    world.part("b", "ac")
+    world.inboxes["a"].clear()
+    world.resume("a")
+    world.join("c")
+    a, b = world["a"].membership, world["b"].membership
+    world.wait(lambda: {b.me, world["c"].me} < a.members and a.view_number > b.view_number)
+    world.heal()
+    world.settle(20)
+
+
+def test_a_view_that_its_coordinator_withholds_is_passed_on() -> None:
+    world = IdentityGroup(3)
+    world.join("a")
+    world.settle()
+    world.join("b")
+    world.settle()
+    world.drop = lambda source, target, frame: (
+        (source, target) == ("a", "b") and isinstance(frame, NewView)
+    )
+    world.join("c")
+    world.settle(5)
+    assert not any(isinstance(event, Expelled) for event in world.hosts["b"].events)

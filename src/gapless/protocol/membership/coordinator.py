@@ -608,6 +608,10 @@ class Coordinator:
         while len(self._former) > _MAX_FORMER:
             del self._former[next(iter(self._former))]
 
+    def is_removed(self, incarnation: Address) -> bool:
+        """Return whether the own group has removed ``incarnation``, which is not back."""
+        return incarnation in self._former
+
     def next_number(self, *others: int) -> int:
         """Return a number for a view, higher than any number seen so far and than ``others``."""
         self._highest = max(self._highest, self._membership.view_number, *others) + 1

@@ -354,7 +354,9 @@ class Membership:
     def _on_new_view(self, frame: NewView, out: ReadyBuilder) -> None:
         """Handle a part of a roster from the view's coordinator, or from a relaying member."""
         self.hearing.on_answer(frame.origin)
-        if frame.origin != frame.view.coordinator and frame.origin not in self.members:
+        # With identities a view is signed by its coordinator, whoever passes it on.
+        known = frame.origin if self.guard is None else frame.view.coordinator
+        if frame.origin != frame.view.coordinator and not {frame.origin, known} & self.members:
             if self.is_acting and frame.base is None:
                 # An introduction by a member of another group: only its locators count.
                 self._foreign_views.on_part(frame, out)
@@ -406,8 +408,7 @@ class Membership:
         group for ever.
         """
         maker, acting = roster.id.coordinator, self.acting_coordinator
-        established = self.admitted or (self.backing is not None and self.backing.is_established())
-        if not established or maker in self.members:
+        if not (self.admitted or self._is_established) or maker in self.members:
             return True
         if self.guard is not None and acting != self.me:
             return sender == acting
@@ -416,6 +417,11 @@ class Membership:
         if acting == self.me:
             return maker == self.merging.agreed_to
         return any(entry.address == acting for entry in roster.entries)
+
+    @property
+    def _is_established(self) -> bool:
+        """Whether this member, with identities, was admitted to this view or an earlier one."""
+        return self.backing is not None and self.backing.is_established()
 
     def accept(self, roster: Roster, out: ReadyBuilder) -> None:
         """Make ``roster`` pending for installation by the next tick."""
@@ -445,6 +451,8 @@ class Membership:
         """Compare the view of a member of this view with the current view."""
         assert self.roster is not None
         sender, includes_me = frame.origin, frame.includes_receiver
+        if self.backing is not None and includes_me:
+            self.backing.on_included(sender)
         if view == self.roster.id:
             # Only the view's coordinator knows that the view is decided: other members may be new
             # themselves.
@@ -456,6 +464,8 @@ class Membership:
         elif view.number < self.roster.id.number:
             if self.is_acting:
                 self.coordinator.on_member_behind(sender, out, excluded=not includes_me)
+            elif self.backing is not None and not includes_me:
+                self.backing.on_behind(sender, out)
         elif includes_me:
             self._ask_view(sender, out)
         else:
@@ -479,7 +489,7 @@ class Membership:
             return
         if self.phase == LEAVING and self.me in self.leaving:
             self._on_leave_granted(view, out, confirmed=confirmed and sender == view.coordinator)
-        elif not self.admitted and not expelled:
+        elif not self.admitted and not expelled and not self._is_established:
             return  # the own view may never have been decided: JOIN is repeated, and answered
         elif self.backing is not None and view.coordinator in self.members:
             self.backing.on_excluded(view, sender, out)

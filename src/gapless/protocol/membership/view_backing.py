@@ -23,6 +23,9 @@ passes the signed view on: every other member then sees the same evidence.
 
 On a report that the view of the sender excludes this member: two reports end this incarnation.
 After a single report within the patience, the sender counts as moved away.
+
+On a report of an older view without this member: the sender is shown the present view. If it still
+reports the older view after the patience, it counts as moved away.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class ViewBacking:
         self._newest: dict[int, Address] = {}
         self._waiting: dict[Address, _WaitingView] = {}
         self._reports: dict[Address, int] = {}
+        self._behind: dict[Address, int] = {}
         self._was_admitted = False
         self._absent_since_ns: dict[str, int] = {}
         self.due_ns: int | None = None
@@ -86,6 +90,7 @@ class ViewBacking:
         self.stop()
         self.is_established()
         self._accused = {}
+        self._behind = {}
         self._note_absent(before, roster, out.now_ns)
         self._guard.install(roster)
         m.view_transfer.keep_signature(roster.id)
@@ -119,9 +124,13 @@ class ViewBacking:
     # Evidence
 
     def note_signed(self, sender: Address) -> None:
-        """Record that ``sender`` has signed: earlier incarnations of the identity are over."""
-        known = self._newest.get(sender.node)
-        if known is None or known < sender:
+        """Record that ``sender`` has signed: earlier incarnations of the identity are over.
+
+        If the clock of a host was set back, a restarted member has a lower incarnation than the one
+        that the group has removed. The removed one then does not count.
+        """
+        known, is_removed = self._newest.get(sender.node), self._membership.coordinator.is_removed
+        if known is None or is_removed(known) or (known < sender and not is_removed(sender)):
             self._newest[sender.node] = sender
 
     def on_suspect(self, frame: Suspect, out: ReadyBuilder) -> bool:
@@ -167,8 +176,8 @@ class ViewBacking:
 
     def _has_left(self, member: Address) -> bool:
         """Return whether ``member`` itself has signed that it is gone."""
-        leaves = member in self._membership.leaving
-        return leaves or self._newest.get(member.node, member) > member
+        m, newest = self._membership, self._newest.get(member.node, member)
+        return member in m.leaving or (newest > member and not m.coordinator.is_removed(newest))
 
     def is_gone(self, member: Address) -> bool:
         """Return whether this member, as coordinator, makes a view without ``member``.
@@ -291,6 +300,24 @@ class ViewBacking:
                 out.transmit(other, Alive(m.me, present, True, True))
         self._schedule(out.now_ns)
 
+    def on_behind(self, sender: Address, out: ReadyBuilder) -> None:
+        """Record that ``sender`` reports an older view without this member.
+
+        The sender is shown the present view. Within the patience it installs the view, or it has
+        gone to another view, and bears witness against itself.
+        """
+        m = self._membership
+        assert m.roster is not None
+        since_ns = self._behind.setdefault(sender, out.now_ns)
+        if since_ns + self._patience_ns <= out.now_ns:
+            self._note_moved(sender, out)
+        elif m.roster_answers.allows(sender, out.now_ns):
+            m.view_transfer.send(sender, m.roster, out)
+
+    def on_included(self, sender: Address) -> None:
+        """Record that the view of ``sender`` includes this member."""
+        self._behind.pop(sender, None)
+
     # Every interval
 
     def on_timer(self, out: ReadyBuilder) -> None:
@@ -345,3 +372,4 @@ class ViewBacking:
         assert len(self._reports) < WITNESSES, "enough reports end an incarnation"
         assert (self.due_ns is not None) == bool(self._waiting or self._reports)
         assert self._accused.keys() <= m.members, "only members are accused"
+        assert self._behind.keys() <= m.members, "only members are behind"
