@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from gapless.discovery import Multicast, default_group
 from gapless.errors import ConfigError, GaplessError
+from gapless.group.group_keys import INSECURE_VARIABLE, insecure_by_environment
 from gapless.keys import keyring
 from gapless.keys.keyring import KeyringError
 from gapless.transport import socket_options
@@ -331,6 +332,14 @@ def rendezvous() -> DoctorFinding:
 def keys() -> DoctorFinding:
     """Check which keyring this user has."""
     try:
+        if insecure_by_environment():
+            return DoctorFinding(
+                "keys",
+                "warning",
+                f"{INSECURE_VARIABLE} is set: groups have no keys, and everybody who reaches a"
+                " member can take part",
+                f"unset {INSECURE_VARIABLE}, and run gapless keys new",
+            )
         path = keyring.default_path()
         is_named = bool(os.environ.get(keyring.ENVIRONMENT_VARIABLE))
         if not is_named and not os.path.lexists(path):
@@ -346,6 +355,8 @@ def keys() -> DoctorFinding:
         found = keyring.Keyring.read(path)
     except KeyringError as error:
         return DoctorFinding("keys", "bad", error.problem, error.advice)
+    except ConfigError as error:
+        return DoctorFinding("keys", "bad", str(error), "correct the variable")
     return DoctorFinding(
         "keys",
         "ok",

@@ -340,6 +340,15 @@ def test_the_doctor_without_a_keyring(home: Path) -> None:
     assert not local_path().exists()
 
 
+def test_the_doctor_names_a_user_without_keys(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Keyring.new().create(default_path())
+    monkeypatch.setenv("GAPLESS_INSECURE", "1")
+    finding = doctor.keys()
+    assert (finding.verdict, "GAPLESS_INSECURE" in finding.found) == ("warning", True)
+    monkeypatch.setenv("GAPLESS_INSECURE", "perhaps")
+    assert doctor.keys().verdict == "bad"
+
+
 def test_the_doctor_names_the_ring(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Keyring.new()
     ring.create(default_path())

@@ -89,7 +89,9 @@ def test_a_rotation_that_asks_every_member(operator: Operator) -> None:
     ann.next_line('"joined"')
 
     # To add a key no member needs to be ready.
-    assert operator.keys("rotate").end()[0] == 0
+    code, out, _ = operator.keys("rotate").end()
+    assert code == 0
+    assert b"--step seal --group talk --wait" in out, "the next step asks the members, too"
     assert operator.states() == ["seal", "open"]
     former, new = operator.labels()
 

@@ -13,6 +13,7 @@ from gapless import blocking
 from gapless.errors import ConfigError, LocalProtocolError
 from gapless.keys.identities import Identity
 from gapless.keys.keyring import Keyring
+from gapless.spool.collector import Collector
 from gapless.wire.identities import Certificate, Role
 from tests.support.networks import free_ports
 from tests.support.real_groups import WITHIN_S, options
@@ -80,7 +81,9 @@ def _stop(group: blocking.Group) -> Any:
     return PendingCall(group._session.handle._runtime.stop)
 
 
-def test_a_holder_of_the_keys_without_an_identity_cannot_join() -> None:
+def test_a_holder_of_the_keys_without_an_identity_cannot_join(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     identity = Identity.new()
     keys = Keyring.new().allow(GROUP, Certificate("anna", Role.MEMBER, identity.public_key))
     ports = free_ports(1)
@@ -88,6 +91,9 @@ def test_a_holder_of_the_keys_without_an_identity_cannot_join() -> None:
         blocking.join(GROUP, keys=keys, **options(ports)).open()
     with pytest.raises(ConfigError, match="may not join"):
         blocking.join(GROUP, keys=keys, identity=Identity.new(), **options(ports)).open()
+    monkeypatch.setenv("GAPLESS_IDENTITY", "/missing.toml")
+    with pytest.raises(ConfigError, match="/missing.toml: no such identity"):
+        blocking.join(GROUP, keys=keys, **options(ports)).open()
 
 
 def test_a_copy_of_the_keyring_without_identities_does_not_help() -> None:
@@ -102,6 +108,24 @@ def test_a_copy_of_the_keyring_without_identities_does_not_help() -> None:
     ):
         until(lambda: _dropped(group, "unsigned"), "a JOIN is dropped")
         assert len(group.view.members) == len(other.view.members) == 1  # type: ignore[union-attr]
+
+
+def test_a_collector_has_the_name_of_its_identity_also_after_a_restart(tmp_path: Path) -> None:
+    anna, store = Identity.new(), Identity.new()
+    keys = Keyring.new()
+    for name, role, identity in (("anna", Role.MEMBER, anna), ("store", Role.COLLECTOR, store)):
+        keys = keys.allow(GROUP, Certificate(name, role, identity.public_key))
+    given = options(free_ports(2), leave_timeout="500ms")
+    with blocking.join(GROUP, keys=keys, identity=anna, **given) as group:
+        for number in (1, 2):
+            with Collector(
+                tmp_path / "spool", GROUP, name="store", keys=keys, identity=store, **given
+            ) as collector:
+                group.wait_for_member("store", WITHIN_S)
+                group.send(b"kept", mode="acknowledged", loopback=False).delivered(WITHIN_S)
+                until(lambda n=number: collector.status.spool_messages == n, "stored")  # type: ignore[misc]
+                (found,) = set(group.view.members) - {group.me}  # type: ignore[union-attr]
+                assert found.node == store.node
 
 
 def _dropped(group: blocking.Group, reason: str) -> int:

@@ -71,6 +71,19 @@ _REACH_OPTIONS = (
         show_default=True,
         help="How long to wait to join.",
     ),
+    click.option(
+        "--identity",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The identity of this member, if the keyring names the identities that may join; by"
+        " default that of GAPLESS_IDENTITY, else of this user.",
+    ),
+    click.option(
+        "--tls",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Certificates for --transport tcp: a folder with ca.pem, cert.pem and key.pem.",
+    ),
 )
 
 _OPTIONS = (
@@ -103,22 +116,9 @@ _OPTIONS = (
         help="The keyring of the group; by default that of GAPLESS_KEYS, else of this user.",
     ),
     click.option(
-        "--identity",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The identity of this member, if the keyring names the identities that may join; by"
-        " default that of GAPLESS_IDENTITY, else of this user.",
-    ),
-    click.option(
         "--insecure",
         is_flag=True,
         help="Join without keys: everybody who reaches the group can take part.",
-    ),
-    click.option(
-        "--tls",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="FOLDER",
-        help="Certificates for --transport tcp: a folder with ca.pem, cert.pem and key.pem.",
     ),
     click.option(
         "--allow-lossy",
@@ -138,7 +138,7 @@ def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reach_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command only the options of reaching a group: where to look, and the settings."""
+    """Give a command only the options of reaching a group: where, with what proof, and settings."""
     command = config_options(command)
     for option in reversed(_REACH_OPTIONS):
         command = option(command)

@@ -10,7 +10,12 @@ import os
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError
-from gapless.keys.identities import Identity, default_identity_path, make_credentials
+from gapless.keys.identities import (
+    ENVIRONMENT_VARIABLE,
+    Identity,
+    default_identity_path,
+    make_credentials,
+)
 from gapless.keys.keyring import KeyringError
 from gapless.wire.identities import Role
 
@@ -43,7 +48,7 @@ def choose_identity(options: MemberOptions, keys: GroupKeys, config: Config) -> 
     certificate = found.allowed.find(found.node)
     assert certificate is not None, "only an allowed identity has credentials"
     _check_role(options, certificate)
-    if options.node is not None:
+    if options.node is not None and not options.stores:  # that of a spool is a mere default
         raise ConfigError("node= and an identity contradict each other: omit node=")
     if config.max_frame_bytes < MIN_FRAME_BYTES:
         raise ConfigError(
@@ -62,8 +67,9 @@ def _read_identity(options: MemberOptions) -> Identity | None:
         path = default_identity_path()
     except KeyringError:
         return None  # without a home directory
-    # A file that cannot be read is an error, not a missing file.
-    return Identity.read(path) if os.path.lexists(path) else None
+    # A named file, and a file that cannot be read, is an error if missing.
+    is_there = bool(os.environ.get(ENVIRONMENT_VARIABLE)) or os.path.lexists(path)
+    return Identity.read(path) if is_there else None
 
 
 def _check_role(options: MemberOptions, certificate: Certificate) -> None:

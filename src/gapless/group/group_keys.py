@@ -122,16 +122,26 @@ def is_insecure(options: MemberOptions) -> bool:
     Raises:
         ConfigError: ``GAPLESS_INSECURE`` is no flag, or contradicts ``GAPLESS_KEYS``.
     """
-    text = os.environ.get(INSECURE_VARIABLE, "")
-    flag = _FLAG_VALUES.get(text.strip().lower())
-    if flag is None:
-        raise ConfigError(f"{INSECURE_VARIABLE}={text!r}: expected 1 or 0, or unset")
+    flag = insecure_by_environment()
     if options.insecure or options.keys is not None:
         return options.insecure
     if flag and os.environ.get(ENVIRONMENT_VARIABLE):
         raise ConfigError(
             f"{INSECURE_VARIABLE} and {ENVIRONMENT_VARIABLE} contradict each other: unset one"
         )
+    return flag
+
+
+def insecure_by_environment() -> bool:
+    """Return whether the environment asks for groups without keys.
+
+    Raises:
+        ConfigError: ``GAPLESS_INSECURE`` is no flag.
+    """
+    text = os.environ.get(INSECURE_VARIABLE, "")
+    flag = _FLAG_VALUES.get(text.strip().lower())
+    if flag is None:
+        raise ConfigError(f"{INSECURE_VARIABLE}={text!r}: expected 1 or 0, or unset")
     return flag
 
 

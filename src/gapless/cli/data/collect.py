@@ -148,6 +148,7 @@ _FORWARDED_OPTIONS = (
     "join_timeout",
     "min_members",
     "keys",
+    "identity",
     "insecure",
     "tls",
     "allow_lossy",

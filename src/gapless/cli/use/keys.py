@@ -5,6 +5,7 @@ No command prints a secret: a table shows ids and fingerprints.
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -263,7 +264,7 @@ def _print_step(
     *,
     as_json: bool,
 ) -> None:
-    advice = next_action(path, ring, copy=True)
+    advice = next_action(path, ring, copy=True, groups=() if found is None else found.groups)
     if as_json:
         asked = {} if found is None else {"members": list(found.members)}
         print_json(
@@ -281,8 +282,13 @@ def _print_step(
     click.echo(f"Next: {advice}")
 
 
-def next_action(path: Path, ring: Keyring, *, copy: bool = False) -> str:
-    """Return what the operator does next; ``copy`` after a change of the file."""
+def next_action(
+    path: Path, ring: Keyring, *, copy: bool = False, groups: Sequence[str] = ()
+) -> str:
+    """Return what the operator does next; ``copy`` after a change of the file.
+
+    ``groups`` are those whose members were asked before the last step.
+    """
     first = "copy the file to every member, and let every member load the file" if copy else ""
     if ring.next_step is RotationStep.ADD:
         return first or f"nothing; to begin a rotation: gapless keys rotate {path}"
@@ -292,6 +298,9 @@ def next_action(path: Path, ring: Keyring, *, copy: bool = False) -> str:
     else:
         when = "when every member has loaded the file, and retention_timeout has passed"
         command = f"gapless keys retire {path} {ring.former_keys[0].label}"
+    command += "".join(f" --group {shlex.quote(group)}" for group in groups)
+    if groups:
+        when, command = "then", f"{command} --wait"
     return f"{first or 'a rotation is not complete'}; {when}: {command}"
 
 

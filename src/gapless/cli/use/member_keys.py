@@ -47,6 +47,7 @@ class MembersKeys(NamedTuple):
 
     members: tuple[dict[str, Any], ...]
     reasons: tuple[str, ...]
+    groups: tuple[str, ...] = ()
 
 
 def wait_for_groups(
@@ -66,6 +67,7 @@ def wait_for_groups(
     return MembersKeys(
         tuple(row for one in found for row in one.members),
         tuple(reason for one in found for reason in one.reasons),
+        tuple(groups),
     )
 
 
@@ -121,7 +123,9 @@ def ask_members(group: Group, step: KeyStep, names: dict[Address, str]) -> Membe
     own = group.snapshot()
     if not rows:
         why = "".join(f"; {problem}" for problem in own.health.problems)
-        reasons.append(f"no other member of {group.group} was found{why}")
+        reasons.append(
+            f"no other member of {group.group} was found{why}; check the name, and --discover"
+        )
     if step.step is RotationStep.RETIRE:
         reasons += (
             f"the durable member {name} is absent: wait until the member returns, or until"

@@ -45,6 +45,7 @@ class CollectorOptions(TypedDict, total=False):
     ports: Any
     min_members: Any
     keys: Any
+    identity: Any
     insecure: Any
     tls: Any
     allow_lossy: Any
@@ -181,6 +182,7 @@ _JOIN = (
     "discover",
     "display_name",
     "host",
+    "identity",
     "insecure",
     "keys",
     "min_members",
