@@ -208,8 +208,7 @@ class Membership:
 
     def _send_join(self, out: ReadyBuilder) -> None:
         """Send JOIN to every known address, and to the coordinator if known."""
-        # From the third try on, any member that hears JOIN relays it: the coordinator may not hear
-        # us.
+        # From the third try on, members that hear JOIN relay it: the coordinator may not hear us.
         join = Join(self.own_entry, self._tries >= 2)
         out.transmit(ANYONE, join)
         if self.roster is not None:
@@ -244,12 +243,10 @@ class Membership:
             for joiner, seen in self._concurrent_joiners.items()
             if now_ns - seen[0] <= 2 * config.found_after_ns
         }
-        # A group that exists gets more time: founding a second group would cost a merge and the
-        # state.
+        # A group that exists gets more time: a second group would cost a merge and the state.
         rounds = _ROUNDS_FOR_GROUP if self._group_heard else 0
         # The lowest address founds; the others wait longer, in the order of their addresses, so
-        # that the
-        # next joiner takes over if the lowest address has crashed.
+        # that the next joiner takes over if the lowest address has crashed.
         if before_me := sum(joiner < self.me for joiner in self._concurrent_joiners):
             rounds = max(rounds, _ROUNDS_FOR_JOINERS) + min(before_me, _ROUNDS_FOR_JOINERS)
         waits = self._rounds < rounds
@@ -363,8 +360,7 @@ class Membership:
             else:
                 out.drop("stranger", peer=frame.origin)
             return
-        # Such a number would leave no room for higher ones: one bad frame would stop every later
-        # view.
+        # Such a number would leave no room for higher ones: one bad frame would stop later views.
         # A number may be a little ahead, but a jump is an error or a lie.
         if frame.view.number > MAX_VIEW_NUMBER or (
             self.roster is not None and frame.view.number > self.view_number + MAX_NUMBER_STEP
@@ -394,8 +390,7 @@ class Membership:
             self.accept(roster, out)
         elif self.pending is None and self.roster is not None:
             self.send_alive(sender, out)
-            # A predecessor announced this view to some members only: the next view includes them
-            # all.
+            # A predecessor announced this view to some members: the next view includes them all.
             if self.is_acting and roster.id != self.roster.id and sender in self.members:
                 self.coordinator.absorb(roster, sender, out)
 
@@ -431,8 +426,7 @@ class Membership:
 
     def _on_alive(self, frame: Alive, out: ReadyBuilder) -> None:
         sender, view = frame.origin, frame.view
-        # A joiner learns from any ALIVE with a view that a group exists, and waits longer to found
-        # one.
+        # A joiner learns from any ALIVE with a view that a group exists, and founds one later.
         if view is None or self.roster is None:
             self._group_heard = self._group_heard or view is not None
             return
