@@ -92,7 +92,7 @@ def test_a_holder_of_the_keys_without_an_identity_cannot_join(
     with pytest.raises(ConfigError, match="may not join"):
         blocking.join(GROUP, keys=keys, identity=Identity.new(), **options(ports)).open()
     monkeypatch.setenv("GAPLESS_IDENTITY", "/missing.toml")
-    with pytest.raises(ConfigError, match="/missing.toml: no such identity"):
+    with pytest.raises(ConfigError, match=r"/missing\.toml: no such identity"):
         blocking.join(GROUP, keys=keys, **options(ports)).open()
 
 

@@ -158,7 +158,9 @@ def rotate(file: Path | None, step: str | None, as_json: bool, **rollout: Any) -
     if added:
         _check_rollout(rollout)
         after.write(path)
-        _print_step(path, after, RotationStep.ADD.value, after.keys[-1], as_json=as_json)
+        added = after.keys[-1]
+        groups = rollout["groups"]
+        _print_step(path, after, RotationStep.ADD.value, added, groups=groups, as_json=as_json)
         return 0
     label = after.sealing_key.label
     return _take_step(
@@ -222,7 +224,8 @@ def _take_step(
             )
     after.write(path)
     stored = next(each for each in after.keys if each.label == step.key)
-    _print_step(path, after, step.step.value, stored, found, as_json=as_json)
+    groups = rollout["groups"]
+    _print_step(path, after, step.step.value, stored, found, groups=groups, as_json=as_json)
     return 0
 
 
@@ -262,9 +265,10 @@ def _print_step(
     stored: StoredKey,
     found: MembersKeys | None = None,
     *,
+    groups: Sequence[str] = (),
     as_json: bool,
 ) -> None:
-    advice = next_action(path, ring, copy=True, groups=() if found is None else found.groups)
+    advice = next_action(path, ring, copy=True, groups=groups)
     if as_json:
         asked = {} if found is None else {"members": list(found.members)}
         print_json(
@@ -287,7 +291,7 @@ def next_action(
 ) -> str:
     """Return what the operator does next; ``copy`` after a change of the file.
 
-    ``groups`` are those whose members were asked before the last step.
+    ``groups`` are those whose members the operator asks before a step.
     """
     first = "copy the file to every member, and let every member load the file" if copy else ""
     if ring.next_step is RotationStep.ADD:

@@ -47,7 +47,6 @@ class MembersKeys(NamedTuple):
 
     members: tuple[dict[str, Any], ...]
     reasons: tuple[str, ...]
-    groups: tuple[str, ...] = ()
 
 
 def wait_for_groups(
@@ -67,7 +66,6 @@ def wait_for_groups(
     return MembersKeys(
         tuple(row for one in found for row in one.members),
         tuple(reason for one in found for reason in one.reasons),
-        tuple(groups),
     )
 
 
