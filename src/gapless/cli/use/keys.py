@@ -158,9 +158,9 @@ def rotate(file: Path | None, step: str | None, as_json: bool, **rollout: Any) -
     if added:
         _check_rollout(rollout)
         after.write(path)
-        added = after.keys[-1]
+        stored = after.keys[-1]
         groups = rollout["groups"]
-        _print_step(path, after, RotationStep.ADD.value, added, groups=groups, as_json=as_json)
+        _print_step(path, after, RotationStep.ADD.value, stored, groups=groups, as_json=as_json)
         return 0
     label = after.sealing_key.label
     return _take_step(
