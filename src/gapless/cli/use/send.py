@@ -104,7 +104,7 @@ def send(
         _wait_for(member, members, timeout_s, quiet=as_json)
         start_s = time.monotonic()
         with _progress(group, size_bytes, quiet=as_json or not sys.stderr.isatty()) as progress:
-            sent, sent_bytes = _send_all(
+            sent, sent_bytes, reached = _send_all(
                 member,
                 _messages(source, chunk_bytes),
                 to,
@@ -112,10 +112,7 @@ def send(
                 progress,
                 ahead=size_bytes is not None,
             )
-        view = member.view
-        summary = SendSummary(
-            sent, sent_bytes, 0 if view is None else len(view.members), time.monotonic() - start_s
-        )
+        summary = SendSummary(sent, sent_bytes, reached, time.monotonic() - start_s)
     if as_json:
         print_json(summary._asdict())
     else:
@@ -175,17 +172,22 @@ def _send_all(
     progress: Callable[[int], None],
     *,
     ahead: bool,
-) -> tuple[int, int]:
-    """Send everything, and wait until all members have delivered it; return messages and bytes.
+) -> tuple[int, int, int]:
+    """Send everything, and wait until all members have delivered it.
+
+    Returned are the numbers of messages, of bytes, and of members at the last message: a receiver
+    may leave as soon as it has delivered that.
 
     Messages are delivered in order, so only the last batch needs to be acknowledged. Which batch is
     the last is known only if reading ``ahead`` does not wait for input.
     """
     sent = sent_bytes = 0
+    reached = _count_members(group)
     receipt: Receipt | None = None
     batch = next(batches, None)
     while batch is not None:
         after = next(batches, None) if ahead else None
+        reached = _count_members(group)
         mode = DeliveryMode.ACKNOWLEDGED if after is None else DeliveryMode.ORDERED
         receipt = group.send_many(
             batch, to, mode=mode, timeout=timeout_s, loopback=None if to else False
@@ -196,7 +198,11 @@ def _send_all(
         batch = after if ahead else next(batches, None)
     if receipt is not None:
         receipt.delivered(timeout_s)
-    return sent, sent_bytes
+    return sent, sent_bytes, reached
+
+
+def _count_members(group: Group) -> int:
+    return 0 if group.view is None else len(group.view.members)
 
 
 @contextmanager
