@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapless.protocol.events import Expelled, Left
-from gapless.wire.frames import Join, NewView
+from gapless.wire.frames import Alive, Join, NewView
 from gapless.wire.identities import AllowList, Role
 from tests.support.virtual_identities import IdentityGroup
 
@@ -210,6 +210,26 @@ def test_a_member_returns_after_its_clock_was_set_back(durable: str, leaves: boo
     assert world.is_one()
     assert len(world.hosts["a"].views) == views, "the view does not change any more"
     assert not any(isinstance(event, Expelled) for event in world.hosts["c"].events)
+
+
+def test_a_second_process_replaces_a_member_that_is_not_confirmed_yet() -> None:
+    """The JOIN of the first is not answered any more, so it has to believe the reports."""
+    world = IdentityGroup(4)
+    first, second = world.hosts["c"], world.hosts["d"]
+    world.identities["d"] = world.identities["c"]
+    world.join("a", "b")
+    world.settle()
+    world.drop = lambda source, target, frame: target == "c" and isinstance(frame, Alive)
+    world.join("c")
+    world.wait(lambda: len(world["c"].view or ()) == 3)
+    replaced, world.rejoin = world["c"], False
+    assert not replaced.membership.admitted
+    second.node, second.incarnation = first.node, first.incarnation + 1
+    world.join("d")
+    world.wait(lambda: world["d"].me in (world["a"].view or ()))
+    world.drop = lambda source, target, frame: False
+    world.wait(lambda: any(isinstance(event, Expelled) for event in first.events))
+    assert replaced.is_replaced
 
 
 def test_a_member_expelled_before_a_merge_is_confirmed_to_it_returns() -> None:

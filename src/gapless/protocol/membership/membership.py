@@ -483,7 +483,7 @@ class Membership:
             return
         if self.phase == LEAVING and self.me in self.leaving:
             self._on_leave_granted(view, out, confirmed=confirmed and sender == view.coordinator)
-        elif not self.admitted and not expelled and not self._is_established:
+        elif not (self.admitted or expelled or (self.backing and self.backing.heeds_exclusion)):
             return  # the own view may never have been decided: JOIN is repeated, and answered
         elif self.backing is not None and view.coordinator in self.members:
             self.backing.on_excluded(view, sender, out)

@@ -113,6 +113,14 @@ class ViewBacking:
         me = self._membership.me
         return self._newest.get(me.node, me) > me
 
+    @property
+    def heeds_exclusion(self) -> bool:
+        """Whether a report counts that a view excludes this member.
+
+        A joiner repeats its JOIN instead, but that of a replaced incarnation is not answered.
+        """
+        return self.is_established() or self.is_replaced
+
     def _note_absent(self, before: frozenset[Address], roster: Roster, now_ns: int) -> None:
         """Record since when durable members are absent that have left while this member looked."""
         self._absent_since_ns = {
