@@ -24,7 +24,7 @@ from gapless.discovery import Multicast, default_group
 from gapless.errors import ConfigError, GaplessError
 from gapless.group.group_keys import INSECURE_VARIABLE, insecure_by_environment
 from gapless.keys import keyring
-from gapless.keys.keyring import KeyringError
+from gapless.keys.secret_files import KeyringError
 from gapless.transport import socket_options
 from gapless.transport.base import RECEIVE_BUFFER_BYTES
 from gapless.transport.udp import PORTS

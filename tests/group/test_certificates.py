@@ -16,6 +16,7 @@ import gapless
 from gapless import blocking
 from gapless.errors import ConfigError, TransportError
 from gapless.events import KeyMismatch
+from gapless.faults.faulty_transport import FaultyTransport
 from gapless.keys.keyring import Keyring, local_path
 from gapless.spool.collector import Collector
 from gapless.transport import TcpMesh
@@ -107,7 +108,7 @@ def test_an_open_transport_with_certificates_may_be_on_a_network(
     with pytest.raises(ConfigError, match=r"has no keys.*with seal= or tls="):
         blocking.join("orders", transport=transports[0]).open()
     transports[0].close()
-    with blocking.join("orders", transport=transports[1]):
+    with blocking.join("orders", transport=FaultyTransport(transports[1], [])):
         pass
 
 

@@ -21,7 +21,6 @@ from gapless.errors import ConfigError
 from gapless.keys import keyring
 from gapless.keys.ciphers import SUITE_NAMES
 from gapless.keys.keyring import (
-    MAX_FILE_BYTES,
     MAX_KEYS,
     AllowedIdentity,
     Keyring,
@@ -33,6 +32,7 @@ from gapless.keys.keyring import (
     local_path,
     parse_key_id,
 )
+from gapless.keys.secret_files import MAX_FILE_BYTES
 from gapless.wire.identities import Certificate, Role
 from gapless.wire.seal_keys import KeyRing, KeyState, SealKey
 from tests.support.processes import ChildProcess
@@ -493,7 +493,7 @@ def other_user(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
         os.chown(path, 54321, -1)
     else:
         uid = os.geteuid() + 1
-        monkeypatch.setattr("gapless.keys.keyring.os.geteuid", lambda: uid)
+        monkeypatch.setattr("gapless.keys.secret_files.os.geteuid", lambda: uid)
 
 
 def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +511,7 @@ def test_a_folder_of_another_user_is_refused(path: Path, monkeypatch: pytest.Mon
 def test_a_file_of_root_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root makes files of root")
-    monkeypatch.setattr("gapless.keys.keyring.os.geteuid", lambda: 54321)
+    monkeypatch.setattr("gapless.keys.secret_files.os.geteuid", lambda: 54321)
     Keyring.read(path)
 
 
@@ -561,7 +561,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gapless.keys.keyring.os.fsync", fail)
+    monkeypatch.setattr("gapless.keys.secret_files.os.fsync", fail)
     with pytest.raises(ConfigError, match="No space left"):
         Keyring.read(path).promote().write(path)
     assert path.read_bytes() == before
@@ -613,7 +613,7 @@ def test_the_content_is_on_disk_before_the_name(
         calls.append("rename")
         return rename(self, target)
 
-    monkeypatch.setattr("gapless.keys.keyring.os.fsync", note_fsync)
+    monkeypatch.setattr("gapless.keys.secret_files.os.fsync", note_fsync)
     monkeypatch.setattr(Path, "replace", note_rename)
     Keyring.read(path).promote().write(path)
     assert calls == ["fsync file True", "rename", "fsync folder True"]

@@ -55,6 +55,7 @@ class FaultyTransport:
         self.problems = transport.problems
         self.preserves_bytes = False
         self.seal = transport.seal
+        self.certificates = transport.certificates
         self.name = name
         until_ns = NEVER_NS if duration_ns is None else time.monotonic_ns() + duration_ns
         self.chain = FaultChain(faults, until_ns)

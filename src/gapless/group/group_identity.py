@@ -16,7 +16,7 @@ from gapless.keys.identities import (
     default_identity_path,
     make_credentials,
 )
-from gapless.keys.keyring import KeyringError
+from gapless.keys.secret_files import KeyringError
 from gapless.wire.identities import Role
 
 if TYPE_CHECKING:

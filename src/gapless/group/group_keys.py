@@ -23,13 +23,12 @@ from gapless.keys.ciphers import suites_of
 from gapless.keys.keyring import (
     ENVIRONMENT_VARIABLE,
     Keyring,
-    KeyringError,
     default_path,
     load_or_create,
     local_path,
 )
+from gapless.keys.secret_files import KeyringError
 from gapless.logger import log
-from gapless.transport.base import has_certificates
 from gapless.transport.socket_options import default_host, required_host
 from gapless.wire.seal import Seal
 
@@ -154,7 +153,7 @@ def check_open_transport(options: MemberOptions, transport: Transport) -> None:
     """
     if (
         transport.seal is None
-        and not has_certificates(transport)
+        and transport.certificates is None
         and not (transport.locator.ip.is_loopback or is_insecure(options))
     ):
         raise ConfigError(
@@ -176,7 +175,7 @@ def log_unsealed(options: MemberOptions, transport: Transport) -> None:
             ENVIRONMENT_VARIABLE,
             "the open transport has no seal" if is_open else "insecure=True",
         )
-    elif has_certificates(transport):
+    elif transport.certificates is not None:
         log.info("%s: protected by certificates, without keys", options.group)
     elif not transport.locator.ip.is_loopback:
         log.warning(

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import ConfigError
-from gapless.keys.keyring import (
+from gapless.keys.keyring import config_folder
+from gapless.keys.secret_files import (
     KeyringError,
     check_fields,
-    config_folder,
     create_private,
     damaged,
     decode_text,

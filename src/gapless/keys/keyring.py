@@ -35,8 +35,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import stat
-import tomllib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -45,28 +43,38 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gapless.errors import ConfigError
 from gapless.keys.ciphers import SUITE_NAMES, default_suite
-from gapless.units import KIB
+from gapless.keys.secret_files import (
+    MAX_FILE_BYTES,
+    KeyringError,
+    check_fields,
+    check_folder,
+    create_private,
+    damaged,
+    decode_text,
+    errors_name,
+    make_folders,
+    parse_toml,
+    read_private,
+    read_secret,
+    read_tables,
+    replace_private,
+)
 from gapless.wire.identities import AllowList, Certificate, Role
 from gapless.wire.seal_keys import SECRET_BYTES, KeyRing, KeyState, SealKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Self
 
 ENVIRONMENT_VARIABLE = "GAPLESS_KEYS"
 """The environment variable that names the keyring file."""
-MAX_FILE_BYTES = 512 * KIB
-"""Maximum size of a keyring file: a few thousand identities."""
 MAX_KEYS = 64
 """Maximum number of keys in a keyring: members announce the keys that they open."""
 
 LOCAL_NAME = "local.toml"
 """The file name of the keyring that members of one user on one machine share."""
 
-FILE_MODE = 0o600
-FOLDER_MODE = 0o700
 _ID_SPACE = 2**16
 _PRINT_PERSON = b"gapless-print-1"
 _HEADER = """\
@@ -74,20 +82,7 @@ _HEADER = """\
 # Change the file with `gapless keys`, then copy it to every member.
 """
 _ID = re.compile(r"[0-9a-f]{8}")
-_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
-_POSITION = re.compile(r"at line \d{1,9}, column \d{1,9}|at end of document")
-_NOT_WRITTEN = "cannot be written"
-_OTHER_FOLDER = "name a file in a folder of this user"
 _FIELDS = ("id", "secret", "created", "state", "cipher")
-
-
-class KeyringError(ConfigError):
-    """A keyring cannot be used: ``problem`` is the reason, ``advice`` the remedy."""
-
-    def __init__(self, problem: str, advice: str) -> None:
-        super().__init__(f"{problem}; {advice}")
-        self.problem = problem
-        self.advice = advice
 
 
 class KeyringExistsError(KeyringError):
@@ -418,9 +413,7 @@ class Keyring:
         Raises:
             ConfigError: The file cannot be written, or other users can write to its folder.
         """
-        # A symbolic link stays, and leads to the new content.
-        path = Path(os.path.realpath(path))
-        _publish(path, self._file_text(path), lambda temporary: temporary.replace(path))
+        replace_private(path, self._file_text(path))
 
     def create(self, path: str | Path) -> None:
         """Write a new file, and its missing folders, for this user only.
@@ -517,8 +510,8 @@ def local_path() -> Path:
 def _is_usable(folder: Path) -> bool:
     """Return whether this user can keep a keyring in ``folder``, which is made if it is missing."""
     try:
-        _make_folders(folder)
-        _check_folder(folder)
+        make_folders(folder)
+        check_folder(folder)
     except (OSError, KeyringError):
         return False
     return os.path.lexists(folder / LOCAL_NAME) or os.access(folder, os.W_OK | os.X_OK)
@@ -568,50 +561,6 @@ def _whole_seconds(now: datetime | None) -> datetime:
 # Reading text
 
 
-def damaged(problem: str) -> KeyringError:
-    """Return the error of a damaged file; ``problem`` names the place."""
-    return KeyringError(problem, "correct the file, or copy the file of another member")
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Return the values of a TOML text.
-
-    Raises:
-        ConfigError: The text is no TOML.
-    """
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        # The text of the error is not shown, because the text may quote the file.
-        where = _POSITION.search(str(error))
-        raise damaged(f"not TOML{f' ({where[0]})' if where else ''}") from None
-
-
-def read_tables(value: object, name: str) -> list[dict[str, Any]]:
-    """Return the tables of a field; raise ConfigError if the field has another form."""
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise damaged(f"{name}: expected [[{name}]] tables")
-    return value
-
-
-def check_fields(table: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
-    """Raise ConfigError unless a table has exactly these fields."""
-    for name in fields:
-        if name not in table:
-            raise damaged(f"{where} has no {name}")
-    unknown = len(table.keys() - set(fields))
-    if unknown:
-        # A name is not shown either: a misplaced quote makes a secret a name.
-        raise damaged(f"{where} has {unknown} unknown fields; expected {', '.join(fields)}")
-
-
-def read_secret(value: object, where: str) -> bytes:
-    """Return 32 bytes from hexadecimal digits; raise ConfigError for other values."""
-    if not isinstance(value, str) or not _SECRET.fullmatch(value):
-        raise damaged(f"{where}: expected {2 * SECRET_BYTES} hexadecimal digits, 0-9 and a-f")
-    return bytes.fromhex(value)
-
-
 def _read_key(table: dict[str, Any], number: int) -> StoredKey:
     check_fields(table, _FIELDS, f"key {number}")
     label, created, state = table["id"], table["created"], table["state"]
@@ -652,136 +601,3 @@ def _check_cipher(cipher: str) -> None:
         raise KeyringError(
             f"the cipher {cipher!r} is unknown", f"expected {', '.join(SUITE_NAMES)}"
         )
-
-
-def decode_text(data: bytes) -> str:
-    """Return the text of a file; raise ConfigError if the text is not UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        # The decoder's error contains the data.
-        raise damaged("not UTF-8") from None
-
-
-# Files
-
-
-@contextmanager
-def errors_name(path: Path, problem: str, advice: str) -> Iterator[None]:
-    """Make every error about a keyring name the file; system errors get ``problem``."""
-    try:
-        yield
-    except KeyringError as error:
-        raise type(error)(f"{path}: {error.problem}", error.advice) from None
-    except ConfigError as error:
-        raise KeyringError(f"{path}: {error}", "copy the file of another member") from None
-    except OSError as error:
-        raise KeyringError(f"{path}: {problem}: {error.strerror}", advice) from error
-
-
-def _trusted(owner: int) -> bool:
-    return owner in (os.geteuid(), 0)
-
-
-def read_private(path: Path) -> bytes:
-    """Return the content of a regular file that only this user or root can read and replace."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        _check_file(path, os.fstat(descriptor))
-        for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
-            _check_folder(folder)
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > MAX_FILE_BYTES:
-        raise KeyringError(f"more than {MAX_FILE_BYTES} bytes", "name a keyring file")
-    return data
-
-
-def create_private(path: str | Path, text: str) -> None:
-    """Write a new file, and its missing folders, for this user only.
-
-    Raises:
-        FileExistsError: The file exists, and is left unchanged.
-        ConfigError: The file cannot be written, or other users can write to its folder.
-    """
-    path, existed = Path(path), False
-
-    def link(temporary: Path) -> None:
-        nonlocal existed
-        try:
-            # In contrast to a rename, a link never replaces a file.
-            os.link(temporary, path)
-        except FileExistsError:
-            existed = True
-
-    with errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
-        _make_folders(path.parent)
-    _publish(path, text, link)
-    if existed:
-        raise FileExistsError(path)
-
-
-def _publish(path: Path, text: str, give_name: Callable[[Path], object]) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    with errors_name(path, _NOT_WRITTEN, _OTHER_FOLDER):
-        _check_folder(path.parent)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, FILE_MODE)
-        try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123 - by its descriptor
-                file.write(text.encode())
-                file.flush()
-                os.fsync(descriptor)
-            give_name(temporary)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _fsync_folder(path.parent)
-
-
-def _check_file(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise KeyringError("not a regular file", "name a keyring file")
-    if not _trusted(status.st_uid):
-        raise KeyringError(
-            f"the file belongs to another user (uid {status.st_uid})",
-            f"make a copy of your own, or run: chown {os.geteuid()} {path}",
-        )
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        raise KeyringError(
-            f"other users can access the file (mode {mode:04o})",
-            f"run: chmod 600 {path}; if others had access, rotate the keys",
-        )
-
-
-def _check_folder(folder: Path) -> None:
-    status = folder.stat()
-    if not _trusted(status.st_uid):
-        raise KeyringError(
-            f"its folder belongs to another user (uid {status.st_uid}), who can replace the file",
-            "move the keyring to a folder of this user",
-        )
-    if status.st_mode & 0o022:
-        raise KeyringError(
-            f"other users can write to its folder (mode {stat.S_IMODE(status.st_mode):04o})",
-            f"run: chmod go-w {folder}, or move the keyring to another folder",
-        )
-
-
-def _make_folders(folder: Path) -> None:
-    if folder.is_dir():
-        return
-    _make_folders(folder.parent)
-    # Another process may be faster.
-    with suppress(FileExistsError):
-        folder.mkdir(mode=FOLDER_MODE)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

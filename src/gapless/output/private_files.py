@@ -74,6 +74,15 @@ def open_private(path: str | Path, flags: int) -> int:
     return descriptor
 
 
+def file_stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with the file, its mode and its owner; None without a file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
 def unsafe_folder(path: Path) -> str:
     """Return why a folder must not be used, and the remedy; "" for a safe or a missing folder."""
     path = path.absolute()

@@ -29,7 +29,6 @@ from gapless.runtime.delivery_queue import DeliveryQueue
 from gapless.runtime.member_runtime import MemberRuntime, PendingCall
 from gapless.runtime.reactor import Reactor
 from gapless.runtime.send_requests import SendRequest, When
-from gapless.transport.base import has_certificates
 from gapless.units import NS_PER_S
 from gapless.wire.seal import SEAL_OVERHEAD_BYTES
 
@@ -438,7 +437,7 @@ def fit_config(config: Config, transport: Transport) -> Config:
     if checksum == "none" and transport.seal is None:
         raise ConfigError("checksum = none: only the datagrams of a sealed group need no checksum")
     if checksum == "auto":
-        protected = transport.preserves_bytes or has_certificates(transport)
+        protected = transport.preserves_bytes or transport.certificates is not None
         checksum = "headers" if protected else "all"
         if transport.seal is not None:
             checksum = "none"

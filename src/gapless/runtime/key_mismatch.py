@@ -24,7 +24,7 @@ def describe_mismatches(transport: Transport, dropped: Mapping[str, int]) -> dic
     """Return a sentence by reason; ``dropped`` are the counters of the machine."""
     seal = transport.seal
     found: dict[str, str] = {}
-    certificates = getattr(transport, "certificates", None)
+    certificates = transport.certificates
     if certificates is not None and certificates.refused >= MIN_DATAGRAMS:
         found["certificate"] = (
             f"{certificates.refused:,} connections were refused; the last: "

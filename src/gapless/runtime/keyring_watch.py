@@ -13,6 +13,7 @@ from gapless.errors import GaplessError
 from gapless.keys.ciphers import suites_of
 from gapless.keys.keyring import Keyring
 from gapless.logger import log
+from gapless.output.private_files import file_stamp
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 CHECK_NS = NS_PER_S
 """How often the file is looked at."""
-
-_Stamp = tuple[int, ...] | None
 
 
 class KeyringWatch:
@@ -37,14 +36,14 @@ class KeyringWatch:
         self._group = group
         self._path = path
         self._seal = seal
-        self._read_stamp: _Stamp = None
+        self._read_stamp: tuple[int, ...] | None = None
         self._problem = ""
 
     def check(self, now_ns: int) -> bool:
         """Read the file if it has changed; return whether the keys of the member have changed."""
         self.due_ns = now_ns + CHECK_NS
         # The stamp comes first: a file that is replaced while it is read is read again.
-        stamp = _stamp(self._path)
+        stamp = file_stamp(self._path)
         if stamp is not None and stamp == self._read_stamp:
             return False
         try:
@@ -67,12 +66,3 @@ class KeyringWatch:
                 ", ".join(f"{key_id:08x}" for key_id in sorted(ring.opening_keys)),
             )
         return changed
-
-
-def _stamp(path: Path) -> _Stamp:
-    """Return what changes with the file, its mode and its owner; None without a file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

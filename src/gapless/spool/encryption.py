@@ -31,8 +31,10 @@ from zlib import crc32
 
 from gapless.errors import ConfigError
 from gapless.keys.ciphers import SECRET_SUITES, secret_suite
-from gapless.keys.keyring import Keyring, KeyringError
+from gapless.keys.keyring import Keyring
+from gapless.keys.secret_files import KeyringError
 from gapless.logger import logger_of
+from gapless.output.private_files import file_stamp
 from gapless.spool.errors import SpoolKeyError
 from gapless.spool.format import (
     COMMIT_END,
@@ -261,7 +263,7 @@ class SpoolKeys:
 
     def _reload(self) -> bool:
         """Read the file if it has changed since; return whether it was read."""
-        if self._path is None or _stamp(self._path) == self._stamp:
+        if self._path is None or file_stamp(self._path) == self._stamp:
             return False
         try:
             self._ring = self._read()
@@ -276,7 +278,7 @@ class SpoolKeys:
     def _read(self) -> KeyRing:
         assert self._path is not None
         # The stamp comes first: a file that is replaced while it is read is read again.
-        stamp = _stamp(self._path)
+        stamp = file_stamp(self._path)
         try:
             ring = Keyring.read(self._path).ring
         except KeyringError as error:
@@ -372,12 +374,3 @@ def _absolute(path: str | Path) -> Path:
         return Path(path).expanduser().absolute()
     except RuntimeError as error:
         raise SpoolKeyError(f"the keys of the spool: {error}; name the file in full") from None
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with the file, its mode and its owner; None without a file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

@@ -136,7 +136,7 @@ class KeyTable(NamedTuple):
     """The table of a KEY record: which key encrypts the commit.
 
     ``salt`` is random for every commit that is attempted. ``check`` is equal for equal secrets and
-    salts, so that a wrong secret is told from damage.
+    salts, so that a reader tells a wrong secret from damage.
     """
 
     key_id: int

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Transmit
     from gapless.transport.address_book import AddressBook
     from gapless.transport.error_log import ErrorLog
+    from gapless.transport.tcp.tls import Certificates
     from gapless.wire.seal import Seal
 
 LOOPBACK_FRAME_BYTES = 65_000
@@ -66,6 +67,8 @@ class Transport(Protocol):
     """Counted errors: datagrams refused by the network, and malformed input."""
     seal: Seal | None
     """Seals every datagram that leaves, and opens every one that arrives; None without keys."""
+    certificates: Certificates | None
+    """Let only holders of certificates reach this member, with TLS; None without TLS."""
 
     @property
     def deadline_ns(self) -> int | None:
@@ -87,11 +90,6 @@ class Transport(Protocol):
     def close(self) -> None:
         """Close every socket at once."""
         ...
-
-
-def has_certificates(transport: Transport) -> bool:
-    """Return whether only holders of certificates reach the member: TCP inside TLS."""
-    return getattr(transport, "certificates", None) is not None
 
 
 class WakeSocket:

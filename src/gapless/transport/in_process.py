@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from gapless.protocol.ready import Transmit
     from gapless.transport.base import Selectable
+    from gapless.transport.tcp.tls import Certificates
     from gapless.wire.seal import Seal
 
 
@@ -75,6 +76,7 @@ class InProcessTransport:
     preserves_bytes = True
     may_lose = False
     seal: Seal | None = None
+    certificates: Certificates | None = None
 
     def __init__(
         self,

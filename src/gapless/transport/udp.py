@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from gapless.protocol.ready import Transmit
     from gapless.transport.base import Selectable
     from gapless.transport.process_watch import ProcessWatch
+    from gapless.transport.tcp.tls import Certificates
     from gapless.wire.seal import Seal
 
 Sockaddr = tuple[str, int] | tuple[str, int, int, int]
@@ -132,6 +133,7 @@ class UdpMesh:
     ) -> None:
         self.problems = ErrorLog()
         self.seal = seal
+        self.certificates: Certificates | None = None
         discovery = discovery or Discovery()
         if seal is not None:
             discovery.seal_entries(seal.ring.entry_key, seal.ring.label)

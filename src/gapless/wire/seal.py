@@ -474,8 +474,8 @@ class Seal:
     def is_own(self, sealed: bytes) -> bool:
         """Return whether this member has sealed a datagram lately; no window changes.
 
-        A report of the network quotes a refused datagram. Whoever has not read the network cannot
-        forge the report, because the quote has a valid tag.
+        A report of the network quotes a refused datagram. A stranger who cannot read the network
+        has no datagram with a valid tag to quote, and so cannot forge the report.
         """
         own = self._own
         if own is None or sealed[:HEADER_BYTES] not in own.headers.values():

@@ -108,7 +108,7 @@ def test_missing_keys_are_named_on_the_driver_and_on_executors(writer: Writer, k
 
 
 def test_a_record_in_plain_is_refused_after_the_plan_was_made(writer: Writer, keys: Path) -> None:
-    """Whoever can write to the folder may wait for the plan."""
+    """A user who can write to the folder may wait for the plan."""
     reader = batch_reader(writer.path, spoolKeys=str(keys), maxPartitions="1")
     (part,) = reader.partitions()
     record = [each for each in raw_records(writer.path, 2) if each.header.rows == 10][4]

@@ -22,7 +22,7 @@ from gapless.transport.tcp import tls, transport
 from gapless.transport.tcp.link import MAX_DATAGRAM_BYTES
 from gapless.transport.tcp.tls_files import TlsFiles
 from tests.support.certificates import BOTH, SERVER_ONLY, Authority, stranger_context
-from tests.transport.tcp.test_transport import PATIENCE_S, B, Net, cut, link
+from tests.transport.tcp.test_transport import PATIENCE_S, B, Net, cut, exchange_while_cut, link
 
 NAMES = ("ca.pem", "cert.pem", "key.pem")
 
@@ -152,26 +152,7 @@ def test_a_waiting_handshake_does_not_keep_the_thread_busy(net: Net, folder: Pat
 def test_cut_streams_lose_and_repeat_nothing(net: Net, folder: Path) -> None:
     a, b = net.open(tls=folder), net.open(tls=folder)
     net.meet(a, b)
-    rng = Random(2)
-    wanted: dict[TcpMesh, list[bytes]] = {a: [], b: []}
-    for round_ in range(30):
-        for one, other in ((a, b), (b, a)):
-            most_bytes = rng.choice([20_000, 20_000, 200_000])
-            datagrams = [
-                b"%d %d " % (round_, number) + bytes(rng.randrange(most_bytes))
-                for number in range(20)
-            ]
-            one.send([Transmit(None, datagram) for datagram in datagrams])
-            wanted[other] += datagrams
-        if rng.random() < 0.7:
-            net.until(lambda: link(a, b).stream and link(b, a).stream)
-            for _ in range(rng.randrange(12)):
-                net.turn(0)
-            cut(rng.choice([a, b]))
-    net.until(lambda: all(len(net.got[one]) >= len(wanted[one]) for one in wanted))
-    net.settle()
-    assert net.got == wanted
-    assert a.problems.counters["sent.again"] + b.problems.counters["sent.again"] > 20
+    assert exchange_while_cut(net, a, b, rounds=30) > 20
 
 
 # Strangers

@@ -351,7 +351,7 @@ class Membership:
     def _on_new_view(self, frame: NewView, out: ReadyBuilder) -> None:
         """Handle a part of a roster from the view's coordinator, or from a relaying member."""
         self.hearing.on_answer(frame.origin)
-        # With identities a view is signed by its coordinator, whoever passes it on.
+        # With identities a view is signed by its coordinator, and any member may pass it on.
         known = frame.origin if self.guard is None else frame.view.coordinator
         if frame.origin != frame.view.coordinator and not {frame.origin, known} & self.members:
             if self.is_acting and frame.base is None:
@@ -378,7 +378,7 @@ class Membership:
             return
         # A view that omits this member: expulsion, a granted leave, or the sender moved away.
         if not named:
-            # With identities the roster proves the view of its coordinator, whoever passes it on.
+            # With identities the coordinator has signed the roster; any member may pass it on.
             witness = sender if self.guard is None else roster.id.coordinator
             self._on_excluded(roster.id, witness, out, confirmed=False)
         elif roster.id.number > self.view_number and self._follows(roster, sender):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gapless.errors import ConfigError
+from gapless.output.private_files import file_stamp
 from gapless.units import MIB
 
 CA_NAME, CERTIFICATE_NAME, KEY_NAME = "ca.pem", "cert.pem", "key.pem"
@@ -57,7 +58,7 @@ class TlsFiles:
 
     def stamp(self) -> Stamp:
         """Return a value that changes when a file is replaced or changed."""
-        return tuple(map(_stamp, (self.ca, self.cert, self.key)))
+        return tuple(map(file_stamp, (self.ca, self.cert, self.key)))
 
     def check(self) -> None:
         """Raise ConfigError if a file cannot be used; the text says why, and what to do."""
@@ -74,14 +75,6 @@ class TlsFiles:
             raise ConfigError(
                 f"tls: {self.key} has no private key; expected '-----BEGIN PRIVATE KEY-----'"
             )
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _read(path: Path, *, is_secret: bool) -> bytes:
