@@ -16,17 +16,18 @@ from typing import Any
 from gapless import blocking
 from gapless.identity import Address, Roster, RosterEntry, ViewId
 from gapless.keys.ciphers import suites_of
-from gapless.keys.identities import Identity, verify
+from gapless.keys.identities import Identity
 from gapless.keys.keyring import Keyring
 from gapless.protocol.membership.signatures import SignatureGuard
 from gapless.wire.codec import ADDRESSED, encode
 from gapless.wire.frames import Frame, MembershipFrame, NewView
-from gapless.wire.identities import Certificate, Credentials, Role
+from gapless.wire.identities import Certificate, Role
 from gapless.wire.roster import encode_roster
 from gapless.wire.seal import Seal
 from tests.support.networks import free_ports
 from tests.support.real_groups import WITHIN_S, options
 from tests.support.strangers import GROUP, ask, target_of, transport_of
+from tests.support.virtual_identities import trailer_of
 
 AHEAD = 200
 """How far a forged counter is ahead of the newest one that the victim has seen."""
@@ -45,7 +46,7 @@ class Insider:
         allowed = ring.allow_list(GROUP)
         self.guard: SignatureGuard | None = None
         if allowed is not None:
-            credentials = Credentials(identity.public_key, identity.sign, verify, allowed)
+            credentials = identity.credentials(allowed)
             self.guard = SignatureGuard(self.me, self.group, credentials)
             self.guard._counter = AHEAD
             self.guard._view_number = _view_of(member)
@@ -86,8 +87,7 @@ class Insider:
         roster = Roster(ViewId(number, maker or self.me), tuple(entries))
         signature = b""
         if self.guard is not None:
-            text = self.guard._view_text(roster)
-            signature = self.guard._credentials.sign(text)
+            signature = trailer_of(self.guard, roster)
         return NewView(maker or self.me, roster.id, None, 0, 1, encode_roster(roster) + signature)
 
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 from gapless.identity import Address, Roster, RosterEntry, ViewId
-from gapless.keys.identities import Identity, verify
+from gapless.keys.identities import Identity
 from gapless.protocol.membership.signatures import SignatureGuard
 from gapless.wire.codec import encode
 from gapless.wire.frames import Frame, MembershipFrame, NewView
@@ -45,7 +45,7 @@ class IdentityGroup(MembershipGroup):
     def credentials(self, name: str) -> Credentials:
         """Return the credentials of a host."""
         identity = self.identities.get(name) or identity_of(name)
-        return Credentials(identity.public_key, identity.sign, verify, self.allowed)
+        return identity.credentials(self.allowed)
 
     def member_options(self, host: VirtualHost) -> dict[str, Any]:
         return {"credentials": self.credentials(host.name)}
@@ -63,6 +63,16 @@ class IdentityGroup(MembershipGroup):
     def counter(self, name: str, reason: str) -> int:
         """Return how many frames a host has dropped under a reason."""
         return self[name].counters.get(f"dropped.{reason}", 0)
+
+
+def trailer_of(guard: SignatureGuard, roster: Roster) -> bytes:
+    """Return wrapped keys and a signature of a roster in any name, by the identity of ``guard``."""
+    keys = guard.view_keys
+    # The maker of a roster is bound to its keys, so the liar speaks as the maker.
+    keys._me, me = roster.id.coordinator, keys._me
+    wrapped = keys.wrap(roster)
+    keys._me = me
+    return wrapped + guard._credentials.sign(guard._view_text(roster, wrapped))
 
 
 class Liar:
@@ -107,6 +117,5 @@ class Liar:
     ) -> NewView:
         """Return the frame of a view, signed by the liar in the place of ``maker``."""
         roster = Roster(ViewId(number, maker or self.me), tuple(entries))
-        text = self.guard._view_text(roster)
-        signature = self.guard._credentials.sign(text)
-        return NewView(self.me, roster.id, None, 0, 1, encode_roster(roster) + signature)
+        trailer = trailer_of(self.guard, roster)
+        return NewView(self.me, roster.id, None, 0, 1, encode_roster(roster) + trailer)

@@ -8,11 +8,12 @@ leaves the datagrams readable on the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from importlib.util import find_spec
 
 from gapless.errors import ConfigError
 from gapless.wire.cipher import BLAKE2B, Cipher, CipherSuite, WithoutInto
-from gapless.wire.seal_keys import KeyRing, KeyState
+from gapless.wire.seal_keys import KeyRing, KeyState, SealKey
 
 SECRET_SUITES = ("aes-256-gcm", "chacha20-poly1305")
 """The suites that need the package cryptography, the default first."""
@@ -60,6 +61,17 @@ def secret_suite(name: str) -> CipherSuite:
         raise ConfigError(
             f"the cipher {name} needs the package cryptography: run pip install 'gapless[secure]'"
         ) from None
+
+
+def view_seal_key(key: bytes) -> SealKey:
+    """Return the key of a view as the seal uses it: the first byte names an encrypting suite."""
+    key_id = int.from_bytes(blake2b(key, digest_size=4).digest(), "little")
+    return SealKey(key_id, key[1:], KeyState.OPEN, SECRET_SUITES[key[0]])
+
+
+def view_suites() -> Mapping[str, CipherSuite]:
+    """Return the suites that keys of views may have."""
+    return _secret_suites()
 
 
 def _secret_suites() -> dict[str, CipherSuite]:

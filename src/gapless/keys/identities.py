@@ -15,10 +15,12 @@ from __future__ import annotations
 import os
 import secrets
 from functools import lru_cache
+from hashlib import blake2b, sha512
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapless.errors import ConfigError
+from gapless.keys.ciphers import SECRET_SUITES
 from gapless.keys.keyring import config_folder
 from gapless.keys.secret_files import (
     KeyringError,
@@ -31,17 +33,23 @@ from gapless.keys.secret_files import (
     read_private,
     read_secret,
 )
-from gapless.wire.identities import Credentials, node_of
+from gapless.wire.identities import Credentials, KeyExchange, node_of
 
 if TYPE_CHECKING:
     from typing import Self
 
     from gapless.keys.keyring import Keyring
+    from gapless.wire.identities import AllowList
 
 ENVIRONMENT_VARIABLE = "GAPLESS_IDENTITY"
 """The environment variable that names the identity file."""
 SECRET_BYTES = 32
 """The length of a private key."""
+VIEW_KEY_BYTES = 1 + SECRET_BYTES
+"""The length of the key of a view: one byte for the cipher, and the secret."""
+_PRIME = 2**255 - 19
+_PERSON = b"gapless-wrap-1"
+_NONCE = bytes(12)
 _HEADER = (
     "# The private key of one member: keep the file on this machine. `gapless keys identity`\n"
 )
@@ -58,7 +66,7 @@ class Identity:
         ConfigError: The package ``cryptography`` is missing, or the private key has a wrong length.
     """
 
-    __slots__ = ("_key", "_secret", "public_key")
+    __slots__ = ("_exchange_key", "_key", "_secret", "public_key")
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
@@ -66,6 +74,7 @@ class Identity:
         self._secret = secret
         self._key = _ed25519().Ed25519PrivateKey.from_private_bytes(secret)
         self.public_key: bytes = self._key.public_key().public_bytes_raw()
+        self._exchange_key = x25519_key(secret)
 
     @classmethod
     def new(cls) -> Self:
@@ -81,6 +90,37 @@ class Identity:
         """Return the signature of a text."""
         signature: bytes = self._key.sign(text)
         return signature
+
+    def wrap(self, public_key: bytes, key: bytes, context: bytes) -> bytes:
+        """Return a secret key that only the owner of ``public_key`` can unwrap."""
+        return self._wrapping(public_key, context).encrypt(_NONCE, key, None)
+
+    def unwrap(self, public_key: bytes, wrapped: bytes, context: bytes) -> bytes | None:
+        """Return a key that the owner of ``public_key`` has wrapped for this identity, or None."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            key: bytes = self._wrapping(public_key, context).decrypt(_NONCE, wrapped, None)
+        except (InvalidTag, ValueError):  # another's key, or a public key that is no point
+            return None
+        return key if len(key) == VIEW_KEY_BYTES and key[0] < len(SECRET_SUITES) else None
+
+    def _wrapping(self, public_key: bytes, context: bytes) -> Any:
+        """Return the cipher for one key between this identity and another."""
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+        shared = self._exchange_key.exchange(x25519_public(public_key))
+        # Each context occurs once, so each key of this cipher encrypts once.
+        secret = blake2b(context, key=shared, person=_PERSON, digest_size=32).digest()
+        return ChaCha20Poly1305(secret)
+
+    def credentials(self, allowed: AllowList, cipher: str = SECRET_SUITES[0]) -> Credentials:
+        """Return the credentials of a member; it draws keys of views for ``cipher``."""
+        suite = bytes([SECRET_SUITES.index(cipher)])
+        exchange = KeyExchange(
+            lambda: suite + secrets.token_bytes(SECRET_BYTES), self.wrap, self.unwrap
+        )
+        return Credentials(self.public_key, self.sign, verify, exchange, allowed)
 
     def __repr__(self) -> str:
         return f"Identity({self.public_key.hex()})"
@@ -159,6 +199,31 @@ def _verifier(public_key: bytes) -> tuple[Any, type[Exception]]:
     return _ed25519().Ed25519PublicKey.from_public_bytes(public_key), InvalidSignature
 
 
+def x25519_key(secret: bytes) -> Any:
+    """Return the key for key exchange of the identity with this private key (RFC 8032, 7748)."""
+    return _x25519().X25519PrivateKey.from_private_bytes(sha512(secret).digest()[:32])
+
+
+@lru_cache(maxsize=1024)
+def x25519_public(public_key: bytes) -> Any:
+    """Return the public key for key exchange of an identity.
+
+    Both curves are the same up to coordinates: u = (1 + y) / (1 - y) modulo the prime.
+
+    Raises:
+        ValueError: ``public_key`` is no point of the curve with a coordinate u.
+    """
+    y = int.from_bytes(public_key, "little") & ~(1 << 255)
+    u = (1 + y) * pow(1 - y, -1, _PRIME) % _PRIME
+    return _x25519().X25519PublicKey.from_public_bytes(u.to_bytes(32, "little"))
+
+
+def _x25519() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import x25519
+
+    return x25519
+
+
 def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
@@ -190,4 +255,5 @@ def make_credentials(keyring: Keyring, group: str, identity: Identity | None) ->
             f" allow NAME {identity.public_key.hex()} --group {group}, and copy the keyring to"
             " every member"
         )
-    return Credentials(identity.public_key, identity.sign, verify, allowed)
+    cipher = keyring.ring.sealing_key.cipher
+    return identity.credentials(allowed, cipher if cipher in SECRET_SUITES else SECRET_SUITES[0])

@@ -467,8 +467,8 @@ class Member:
             datagram.addressee is not None and datagram.addressee != self.me.incarnation
         ):
             return self._finish(self._dispatcher.on_datagram(datagram, self._begin(now_ns)))
-        if self.guard is not None and sender in self.guard.restricted:
-            datagram = self._restrict(datagram, now_ns)
+        if self.guard is not None and (sender in self.guard.restricted or not datagram.view_key):
+            datagram = self._restrict(self.guard, datagram, now_ns)
         stream = self.inbound.get(sender)
         if stream is not None:
             # Any datagram of a member is a heartbeat, whatever it is about.
@@ -505,7 +505,6 @@ class Member:
         answers: list[Ready] = []
         touched: dict[tuple[Address, int], InboundStream] = {}
         dispatcher, on_traffic = self._dispatcher, self._on_traffic
-        restricted = () if self.guard is None else self.guard.restricted
         out = self._begin(now_ns)
         if len(datagrams) == 1:
             decoded: Iterable[tuple[Datagram | RemoteProtocolError, int]] = (
@@ -522,8 +521,10 @@ class Member:
                 if times > 1:
                     out.count(RECEIVED_COUNTERS[Data], times - 1)
                 on_traffic(datagram.sender, now_ns)
-                if restricted and datagram.sender in restricted:
-                    datagram = self._restrict(datagram, now_ns)  # noqa: PLW2901
+                if self.guard is not None and (
+                    datagram.sender in self.guard.restricted or not datagram.view_key
+                ):
+                    datagram = self._restrict(self.guard, datagram, now_ns)  # noqa: PLW2901
                 for moved in dispatcher.on_frames(datagram, stream, out):
                     touched[moved.key] = moved
                 continue
@@ -552,13 +553,17 @@ class Member:
             self.failure_detector.on_traffic(sender, out.now_ns)
         return verified
 
-    def _restrict(self, datagram: Datagram, now_ns: int) -> Datagram:
-        """Drop the frames that the role of the sender does not permit."""
-        assert self.guard is not None
+    def _restrict(self, guard: SignatureGuard, datagram: Datagram, now_ns: int) -> Datagram:
+        """Drop the frames that the key of the datagram or the role of the sender does not permit.
+
+        A key of the ring is enough for signed frames only: whoever has left the group has it too.
+        """
         out = self._begin(now_ns)
         permitted = []
         for frame in datagram.frames:
-            if self.guard.permits(datagram.sender, frame):
+            if not datagram.view_key and type(frame) not in _MEMBERSHIP_FRAMES:
+                out.drop("view key", peer=datagram.sender)
+            elif guard.permits(datagram.sender, frame):
                 permitted.append(frame)
             else:
                 out.drop("role", peer=datagram.sender)

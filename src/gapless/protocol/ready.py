@@ -115,7 +115,8 @@ class Ready:
     """The result of one input.
 
     ``send`` sets ``ticket``. ``install`` sets ``before_view``: the number of deliveries in the
-    previous view. ``trace`` is filled only while tracing is on.
+    previous view. ``trace`` is filled only while tracing is on. ``view_keys``: the keys that open
+    messages from now on, and the first one seals; None as before.
     """
 
     transmits: list[Transmit] = field(default_factory=list)
@@ -125,3 +126,4 @@ class Ready:
     ticket: int = 0
     before_view: int = 0
     trace: list[TraceEntry] = field(default_factory=list)
+    view_keys: tuple[bytes, ...] | None = field(default=None, repr=False)

@@ -120,6 +120,10 @@ class ReadyBuilder:
         self._ready.before_view = len(self._ready.deliveries)
         self.emit(event)
 
+    def use_view_keys(self, keys: tuple[bytes, ...]) -> None:
+        """Open messages with ``keys`` from now on, and seal them with the first one."""
+        self._ready.view_keys = keys
+
     @property
     def deliveries(self) -> list[Delivery]:
         """The deliveries of the input so far."""
@@ -325,6 +329,7 @@ class ReadyBuilder:
             addressee,
             bare=self._bare,
             checked=self._checked,
+            view_key=self.guard is not None,
         )
         assert parts, "a run has at least one part"
         assert all(len(part) <= self._max_frame_bytes for part in parts), "every part is a frame"
@@ -339,6 +344,12 @@ class ReadyBuilder:
         addressee = None if to is None or to == ANYONE else to.incarnation
         bare = self._bare and len(frames) == 1 and type(frames[0]) is Data
         datagram = encode(
-            self._group, self._me, frames, addressee, bare=bare, checked=self._checked
+            self._group,
+            self._me,
+            frames,
+            addressee,
+            bare,
+            checked=self._checked,
+            view_key=self.guard is not None,
         )
         return Transmit(to, datagram)

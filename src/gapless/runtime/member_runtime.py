@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import ClosedError, GaplessError, NameInUseError, RemoteProtocolError
 from gapless.identity import Address, RosterEntry, group_id, member_label
+from gapless.keys.ciphers import view_seal_key, view_suites
 from gapless.locator import Locator
 from gapless.logger import log
 from gapless.protocol.events import (
@@ -130,6 +131,9 @@ class MemberRuntime:
         self._node, self._name = node, name
         self._credentials = credentials
         self._misses_identity = False
+        self._early: list[bytes] = []
+        if credentials is not None and transport.seal is not None:
+            transport.seal.expect_view_keys()
         self._display_name = display_name or name
         self._join_options = dict(join)
         self.trace = trace
@@ -245,8 +249,8 @@ class MemberRuntime:
             if request_due_ns is not None and (due_ns is None or request_due_ns < due_ns):
                 due_ns = request_due_ns
         self.due_ns = NEVER_NS if due_ns is None else due_ns
-        if self.transport.book.evidence:
-            self.due_ns = 0  # sending has found a member that may be gone
+        if self.transport.book.evidence or self._early:
+            self.due_ns = 0  # sending has found a member that may be gone, or datagrams wait
         bundler = self.bundler
         if bundler.room or bundler.expects_more:
             bundler.set_room(self.member.endpoint)
@@ -297,6 +301,8 @@ class MemberRuntime:
     def receive_datagrams(self, now_ns: int) -> Sequence[Ready]:
         """Give the machine the datagrams that have arrived."""
         datagrams = self.transport.receive(DATAGRAMS_PER_TURN)
+        if self._early:
+            datagrams, self._early = [*self._early, *datagrams], []
         self._has_backlog = (
             len(datagrams) >= DATAGRAMS_PER_TURN or sum(map(len, datagrams)) >= TURN_BYTES
         )
@@ -410,6 +416,8 @@ class MemberRuntime:
     def collect(self, ready: Ready) -> None:
         """Collect the items of a ready for the application, in order."""
         self._machine_due_ns = ready.deadline_ns
+        if ready.view_keys is not None:
+            self._use_view_keys(ready.view_keys)
         if ready.events:
             events = [
                 event
@@ -422,6 +430,13 @@ class MemberRuntime:
             self._items += ready.deliveries
         if self.trace is not None:
             self.trace.record_ready(ready)
+
+    def _use_view_keys(self, keys: Sequence[bytes]) -> None:
+        """Seal messages with the key of the view; the next turn reads what has waited for it."""
+        seal = self.transport.seal
+        if seal is not None:
+            seal.replace_view_keys([view_seal_key(key) for key in keys], view_suites())
+            self._early += seal.take_early()
 
     def record(self, transmits: Sequence[Transmit]) -> None:
         """Write the trace of this turn, before the datagrams leave."""

@@ -17,11 +17,13 @@ from zlib import crc32
 
 from gapless.errors import RemoteProtocolError
 from gapless.run import FRAGMENT, LENGTH_BYTES, DatagramRun, Run, total_bytes
-from gapless.wire.codec import BARE, HEADER_BYTES, SAFE_SEQNO, decode
-from gapless.wire.frames import Data, Datagram
+from gapless.wire.codec import FLAGS_AT, HEADER_BYTES, SAFE_SEQNO, decode
+from gapless.wire.frames import Data
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from gapless.wire.frames import Datagram
 
 _MAX_BYTES = 256_000
 """Maximum size of a run that is continued."""
@@ -67,7 +69,7 @@ class _OpenRun:
     def __init__(self, decoded: Datagram, run: Run, datagram: bytes) -> None:
         self.datagram = decoded
         self.preamble, _, _, kind, _, origin, _, when, _ = _PLAIN.unpack_from(datagram)
-        self.crc_start = BARE if decoded.bare else 0
+        self.crc_start = datagram[FLAGS_AT]
         self.constant_fields = self.preamble, kind, origin, when
         self.is_large = len(datagram) >= _LARGE_BYTES
         self.lengths: list[bytes] = []
@@ -79,7 +81,7 @@ class _OpenRun:
         """Add the messages of a datagram, and keep the fields for comparison with the next."""
         self.datagram_bytes = len(datagram)
         self.payload = _PLAIN.size + len(lengths)
-        self.covered = self.payload if self.crc_start else None
+        self.covered = self.payload if self.datagram.bare else None
         self.middle = datagram[_PREAMBLE_BYTES : _FRONT.size - 8]
         self.rest = datagram[_FRONT.size : self.payload]
         self.table, self.count = lengths, len(lengths) // LENGTH_BYTES
@@ -102,9 +104,7 @@ class _OpenRun:
         else:
             payload = b"".join([datagram[at:] for datagram, at in self.sources])
             run = Run(first.origin, first.first, lengths, payload, *what)
-        return Datagram(
-            self.datagram.group, self.datagram.sender, (Data(run),), None, self.datagram.bare
-        ), times
+        return self.datagram._replace(frames=(Data(run),)), times
 
 
 def decode_coalesced(
@@ -176,7 +176,7 @@ def _continue(datagram: bytes, run: _OpenRun, *, opened: bool) -> bool:
     lengths = datagram[_PLAIN.size : payload]
     if total_bytes(lengths) != size_bytes - payload:
         return False
-    covered = datagram[_PREAMBLE_BYTES : payload if run.crc_start else None]
+    covered = datagram[_PREAMBLE_BYTES : payload if run.datagram.bare else None]
     if not opened and crc32(covered, run.crc_start) != checksum:
         return False
     run.add(datagram, first, lengths)

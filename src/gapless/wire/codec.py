@@ -74,6 +74,8 @@ ADDRESSED = 0x02
 """Header flag: the addressed incarnation follows the header."""
 BARE = 0x04
 """Header flag: a single DATA frame follows, and the checksum leaves out its messages."""
+VIEW_KEY = 0x10
+"""Header flag: the datagram is sealed with the key of a view, not with a key of the ring."""
 FIRST = 0x20
 """Data flag: the connection starts with this run. The flag belongs to the frame, not to the run."""
 EPOCH = primitives.EPOCH
@@ -120,6 +122,8 @@ _FLOOR = Struct("<Q")
 # tenth of a decode.
 _make = tuple.__new__
 
+FLAGS_AT = 3
+"""Where the header of a datagram holds the flags."""
 SENDER_FIELD = slice(16, 32)
 """Where the header of a datagram holds the address of its sender."""
 _GROUP_AT = _PREAMBLE.size
@@ -196,13 +200,15 @@ def encode(
     frames: Sequence[Frame],
     addressee: int | None = None,
     bare: bool = False,
+    view_key: bool = False,
     *,
     checked: bool = True,
 ) -> bytes:
     """Return the datagram with ``frames`` of ``sender``, for ``group`` or for one incarnation.
 
     The checksum of a ``bare`` datagram, which is a single DATA frame, leaves out the messages. The
-    checksum is 0 unless ``checked``: such a datagram is to be sealed.
+    checksum is 0 unless ``checked``: such a datagram is to be sealed, with the key of the view if
+    ``view_key``.
 
     Raises:
         LocalProtocolError: A frame does not fit the format.
@@ -229,6 +235,7 @@ def encode(
             "a frame too long for the length field must be the last frame of the datagram"
         )
     flags = (0 if addressee is None else ADDRESSED) | (BARE if bare else 0)
+    flags |= VIEW_KEY if view_key else 0
     checksum = 0
     if checked:
         checksum = flags
@@ -252,6 +259,7 @@ def encode_split(
     bare: bool = False,
     *,
     checked: bool = True,
+    view_key: bool = False,
 ) -> list[bytes]:
     """Return datagrams with the run of ``frame``, at most ``room_bytes`` per datagram.
 
@@ -262,13 +270,15 @@ def encode_split(
         frames = [frame._replace(run=part) for part in run.split_to_fit(room_bytes)]
         frames[1:] = [part._replace(first=False) for part in frames[1:]]
         return [
-            encode(group, sender, (part,), addressee, bare=bare, checked=checked) for part in frames
+            encode(group, sender, (part,), addressee, bare, checked=checked, view_key=view_key)
+            for part in frames
         ]
     try:
         check_run(run.first, run.count, run.flags)
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"a value does not fit the wire format: {error}") from error
-    sender_fields, header_flags = _SENDER_FIELDS.pack(group, *sender), BARE if bare else 0
+    sender_fields = _SENDER_FIELDS.pack(group, *sender)
+    header_flags = (BARE if bare else 0) | (VIEW_KEY if view_key else 0)
     start = crc32(sender_fields, header_flags)
     flags = run.flags | REPAIR if frame.repair else run.flags
     (node, incarnation), first, view, sent_ns = run.origin, run.first, run.view, run.sent_ns
@@ -326,12 +336,14 @@ def split_datagram(datagram: bytes, max_frame_bytes: int, *, checked: bool = Tru
     Raises:
         RemoteProtocolError: The datagram is not a single DATA frame.
     """
-    group, sender, frames, addressee, bare = decode(datagram, opened=not checked)
+    group, sender, frames, addressee, bare, view_key = decode(datagram, opened=not checked)
     frame = frames[0]
     if len(frames) > 1 or type(frame) is not Data:
         raise RemoteProtocolError("kind", "only a single DATA frame can be cut")
     room_bytes = run_room_bytes(max_frame_bytes, frame.epoch)
-    return encode_split(group, sender, frame, room_bytes, addressee, bare, checked=checked)
+    return encode_split(
+        group, sender, frame, room_bytes, addressee, bare, checked=checked, view_key=view_key
+    )
 
 
 def _encode_data(parts: list[bytes], frame: Data) -> None:
@@ -494,8 +506,8 @@ def decode(datagram: bytes, *, opened: bool = False) -> Datagram:
         if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:
             raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
     at, addressee = HEADER_BYTES, None
-    bare = flags & BARE != 0
-    flags &= ~BARE
+    bare, view_key = flags & BARE != 0, flags & VIEW_KEY != 0
+    flags &= ~(BARE | VIEW_KEY)
     if flags == ADDRESSED:
         if size_bytes < ADDRESSED_HEADER_BYTES:
             raise RemoteProtocolError(
@@ -512,7 +524,7 @@ def decode(datagram: bytes, *, opened: bool = False) -> Datagram:
         frames.append(frame)
     if not frames:
         raise RemoteProtocolError("empty", "no frame behind the header")
-    return _make(Datagram, (group, sender, tuple(frames), addressee, bare))
+    return _make(Datagram, (group, sender, tuple(frames), addressee, bare, view_key))
 
 
 def decode_or_error(datagram: bytes, *, opened: bool = False) -> Datagram | RemoteProtocolError:

@@ -310,7 +310,8 @@ class Datagram(NamedTuple):
     A datagram to one member names the incarnation of the ``addressee``: a datagram for a former
     incarnation must not reach the current incarnation, which has the same node and perhaps the same
     port (P-15). Without an addressee the datagram is for all members. The checksum of a ``bare``
-    datagram leaves out the messages of its only frame.
+    datagram leaves out the messages of its only frame. ``view_key``: the datagram is sealed with
+    the key of a view.
     """
 
     group: int
@@ -318,3 +319,4 @@ class Datagram(NamedTuple):
     frames: tuple[Frame, ...]
     addressee: int | None = None
     bare: bool = False
+    view_key: bool = False

@@ -2,8 +2,8 @@
 
 An identity is a pair of keys (Ed25519). The node of a member's address is derived from the public
 key, so an address names the identity of a member, and a roster names the identities of all members.
-An allow-list has a certificate for each identity of a group. The functions that sign and verify are
-handed in, because this package depends on no other.
+An allow-list has a certificate for each identity of a group. The functions that sign, verify, wrap
+and unwrap are handed in, because this package depends on no other.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PUBLIC_KEY_BYTES = 32
 """The length of a public key of Ed25519."""
+WRAPPED_BYTES = 49
+"""The length of the key of a view, encrypted for one member: 33 bytes of key and a tag."""
 _NODE_PERSON = b"gapless-node-1"
 
 
@@ -105,12 +107,27 @@ Verify = Callable[[bytes, bytes, bytes], bool]
 """Returns whether a signature is right: public key, signature, text."""
 
 
+class KeyExchange(NamedTuple):
+    """How the coordinator of a view passes a secret key to the members of the view.
+
+    A wrapped key is bound to a context, and opens only there.
+    """
+
+    draw: Callable[[], bytes]
+    """Returns a new key."""
+    wrap: Callable[[bytes, bytes, bytes], bytes]
+    """Encrypts a key for another identity: public key, key, context."""
+    unwrap: Callable[[bytes, bytes, bytes], bytes | None]
+    """Returns a key wrapped by another identity, or None: public key, wrapped key, context."""
+
+
 class Credentials(NamedTuple):
     """What a member needs to take part in a group with identities."""
 
     public_key: bytes
     sign: Sign
     verify: Verify
+    exchange: KeyExchange
     allowed: AllowList
 
     @property

@@ -17,6 +17,10 @@ Keys: each incarnation of a member seals with a separate key, derived from the s
 key, and numbers the sealed datagrams from 1. A restarted member is another incarnation, so no pair
 of key and counter ever occurs twice.
 
+In a group with identities, datagrams with the flag VIEW_KEY are sealed with the key of a view, and
+no key of the ring opens them. The machine hands in the keys of views. A datagram under the key of a
+view that this member has not installed yet waits until the view arrives, within ``EARLY_BYTES``.
+
 A control datagram (flag CONTROL) carries a note from one transport to another. A control datagram
 is sealed like every other datagram, and never reaches the machine.
 
@@ -27,6 +31,7 @@ the memory of the transport (``seal_into``), and decrypted into memory that is u
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
@@ -39,10 +44,12 @@ from gapless.wire.codec import (
     ADDRESSED,
     ADDRESSED_HEADER_BYTES,
     BARE,
+    FLAGS_AT,
     HEADER_BYTES,
     MAGIC,
     SEALED,
     VERSION,
+    VIEW_KEY,
 )
 
 if TYPE_CHECKING:
@@ -63,10 +70,12 @@ MAX_OWN_KEYS = 256
 """Maximum number of keys of own incarnations that are kept, with their counters."""
 MAX_FOREIGN_KEYS = 16
 """Maximum number of unknown keys that are counted apart."""
+EARLY_BYTES = 1 << 20
+"""Maximum size of all datagrams that wait for the key of their view."""
 LARGE_BYTES = 1 << 14
 """Minimum size of a datagram whose parts are not copied before they are encrypted or decrypted."""
 
-SEAL_REASONS = ("noise", "unsealed", "short", "key", "replay", "seal")
+SEAL_REASONS = ("noise", "unsealed", "short", "key", "view key", "replay", "seal")
 """Why ``Seal.open`` rejects a datagram."""
 
 _PREAMBLE = b"%b%c" % (MAGIC, VERSION)
@@ -78,12 +87,11 @@ _SENDER_FIELDS = Struct("<QQQ")
 _INCARNATION = Struct("<16xQ")
 _NODE_END = 16
 _KEY_ID = Struct("<I")
-FLAGS_AT = 3
-"""Where the header of a datagram holds the flags."""
+_GROUP = Struct("<Q")
 _KEY_FIELDS = slice(4, HEADER_BYTES)
 """Key id, group and sender: what selects the key of an incarnation."""
 _SENDER_AT = 8
-_KNOWN_FLAGS = SEALED | ADDRESSED | BARE | CONTROL
+_KNOWN_FLAGS = SEALED | ADDRESSED | BARE | CONTROL | VIEW_KEY
 _WINDOW_MASK = (1 << WINDOW) - 1
 
 
@@ -146,14 +154,31 @@ class _Sender:
     another. The flags are authenticated, so a replay always meets the window of the original.
     """
 
-    __slots__ = ("cipher", "heard", "invalid", "key", "paths", "sender_fields", "windows")
+    __slots__ = (
+        "cipher",
+        "heard",
+        "invalid",
+        "is_view",
+        "key",
+        "paths",
+        "sender_fields",
+        "windows",
+    )
 
     def __init__(
-        self, cipher: Cipher, invalid: type[Exception], key: SealKey, sender_fields: bytes
+        self,
+        cipher: Cipher,
+        invalid: type[Exception],
+        key: SealKey,
+        sender_fields: bytes,
+        *,
+        is_view: bool,
     ) -> None:
         self.cipher = cipher
         self.invalid = invalid
         self.key = key
+        self.is_view = is_view
+        """Whether the key is that of a view."""
         self.sender_fields = sender_fields
         self.windows = (ReplayWindow(), ReplayWindow(), ReplayWindow())
         self.paths: dict[bytes, _Path] = {}
@@ -173,6 +198,7 @@ class _Path:
         self.known = known
         """Whether the sender is in the table."""
         self.start = ADDRESSED_HEADER_BYTES if flags & ADDRESSED else HEADER_BYTES
+        assert sender.is_view == bool(flags & VIEW_KEY), "a flag says which kind of key opens"
         self.window = sender.windows[2 if flags & CONTROL else (flags & ADDRESSED) >> 1]
         self.front = _plain_header(flags & ~SEALED, sender.sender_fields)
 
@@ -180,10 +206,13 @@ class _Path:
 class _OwnKey:
     """The key of an incarnation of this member, and the number of datagrams sealed with the key."""
 
-    __slots__ = ("cipher", "counter", "headers", "key", "sender_fields")
+    __slots__ = ("cipher", "counter", "headers", "is_view", "key", "sender_fields")
 
-    def __init__(self, cipher: Cipher, key: SealKey, sender_fields: bytes) -> None:
+    def __init__(
+        self, cipher: Cipher, key: SealKey, sender_fields: bytes, *, is_view: bool
+    ) -> None:
         self.cipher = cipher
+        self.is_view = is_view
         self.key = key
         self.sender_fields = sender_fields
         self.counter = 0
@@ -218,6 +247,11 @@ class Seal:
         """Whether the last opened datagram was the newest of its sender on its path."""
         self._suites = suites
         self._opening = ring.opening_keys
+        self._view_keys: dict[int, SealKey] = {}
+        self._sealing_view: SealKey | None = None
+        self._view_suites: Mapping[str, CipherSuite] = {}
+        self._early: list[bytes] | None = None
+        self._early_bytes = 0
         self._senders: dict[bytes, _Sender] = {}
         self._paths: dict[bytes, _Path] = {}
         self._scratch = memoryview(bytearray())
@@ -225,7 +259,7 @@ class Seal:
         self._own: _OwnKey | None = None
         self._own_keys: dict[tuple[bytes, bytes], _OwnKey] = {}
         self._own_incarnations: frozenset[bytes] = frozenset()
-        self._member = b""
+        self._member = self._group = b""
         self._forgotten_incarnation = -1
 
     # Keys
@@ -242,7 +276,7 @@ class Seal:
                 f" {self.ring.label}: join again to use another ring"
             )
         self.ring = ring
-        self._suites = suites
+        self._suites = {**suites, **self._view_suites}
         self._opening = ring.opening_keys
         # Windows are kept, also those of keys that do not open now: if an old file returned, each
         # recorded datagram would open once more.
@@ -250,15 +284,48 @@ class Seal:
         self._senders, self._parked, self._paths = {}, {}, {}
         for fields, sender in known.items():
             sender.paths.clear()
-            is_open = self._is_open(sender.key)
+            is_open = self._is_open(sender.key, is_view=sender.is_view)
             (self._senders if is_open else self._parked)[fields] = sender
         while len(self._parked) > MAX_SENDERS:
             del self._parked[next(iter(self._parked))]
         self._own = None
 
-    def _is_open(self, key: SealKey) -> bool:
+    def expect_view_keys(self) -> None:
+        """Keep datagrams under the keys of views that are still to come."""
+        self._early = []
+
+    def replace_view_keys(self, keys: Sequence[SealKey], suites: Mapping[str, CipherSuite]) -> None:
+        """Open messages with the keys of these views, and seal them with the first one.
+
+        A key belongs to one view, and does not return: windows and counters of other keys are
+        forgotten.
+        """
+        self._view_suites = suites
+        self._suites = {**self._suites, **suites}
+        self._view_keys = {key.key_id: key for key in keys}
+        self._sealing_view = keys[0]
+        for fields, sender in list(self._senders.items()):
+            if not self._is_open(sender.key, is_view=sender.is_view):
+                self._forget_sender(fields)
+        for name, own in list(self._own_keys.items()):
+            if own.is_view and not self._is_open(own.key, is_view=True):
+                del self._own_keys[name]
+        self._own = None
+
+    def take_early(self) -> list[bytes]:
+        """Return the plain forms of datagrams that have waited for a key that opens now."""
+        if not self._early:
+            return []
+        waiting, self._early, self._early_bytes = self._early, [], 0
+        found = []
+        for sealed in waiting:
+            with suppress(RemoteProtocolError):  # counted, or waiting again
+                found.append(self.open(sealed))
+        return found
+
+    def _is_open(self, key: SealKey, *, is_view: bool) -> bool:
         """Return whether ``key`` opens now; another key may have got the same id."""
-        now = self._opening.get(key.key_id)
+        now = (self._view_keys if is_view else self._opening).get(key.key_id)
         return now is not None and (now.secret, now.cipher) == (key.secret, key.cipher)
 
     def _derive(self, key: SealKey, sender_fields: bytes) -> Cipher:
@@ -315,9 +382,11 @@ class Seal:
         header = None if own is None else own.headers.get(datagram[:HEADER_BYTES])
         if own is None or header is None:
             sender_fields = datagram[_SENDER_AT:HEADER_BYTES]
-            if own is None or sender_fields != own.sender_fields:
-                own = self._select_own_key(sender_fields)
-            header = own.make_header(datagram[FLAGS_AT])
+            is_view = datagram[FLAGS_AT] & VIEW_KEY != 0
+            if own is None or sender_fields != own.sender_fields or is_view != own.is_view:
+                own = self._select_own_key(sender_fields, is_view=is_view)
+            plain = datagram[:HEADER_BYTES]
+            header = own.headers.get(plain) or own.make_header(datagram[FLAGS_AT])
         if datagram[FLAGS_AT] & ADDRESSED:
             header += datagram[HEADER_BYTES:ADDRESSED_HEADER_BYTES]
         own.counter += 1
@@ -328,7 +397,7 @@ class Seal:
         header = b"%b%c%c\0\0\0\0" % (MAGIC, VERSION, CONTROL)
         return self.seal(header + _SENDER_FIELDS.pack(group, *sender) + note)
 
-    def _select_own_key(self, sender_fields: bytes) -> _OwnKey:
+    def _select_own_key(self, sender_fields: bytes, *, is_view: bool) -> _OwnKey:
         """Return the key of an own incarnation; a key in use before continues the counter.
 
         A datagram of a former incarnation may still wait for a stream, so former keys are kept.
@@ -343,12 +412,14 @@ class Seal:
                 "a seal belongs to one member and its last incarnations: open a transport with a"
                 " seal of its own for each member"
             )
-        self._member = member
-        key = self.ring.sealing_key
+        self._member, self._group = member, sender_fields[: _GROUP.size]
+        key = self._sealing_view if is_view else self.ring.sealing_key
+        if key is None:
+            raise LocalProtocolError("messages are sealed with the key of a view: install a view")
         own = self._own_keys.get((key.secret, sender_fields))
         if own is None or own.key != key:
             counter = 0 if own is None else own.counter
-            own = _OwnKey(self._derive(key, sender_fields), key, sender_fields)
+            own = _OwnKey(self._derive(key, sender_fields), key, sender_fields, is_view=is_view)
             own.counter = counter
             self._own_keys[key.secret, sender_fields] = own
             self._forget_oldest(sender_fields)
@@ -379,7 +450,19 @@ class Seal:
             return self._open(sealed)
         except RemoteProtocolError as error:
             self.rejected[error.reason] += 1
+            if error.reason == "view key" and self._early is not None:
+                self._keep_early(self._early, bytes(sealed))
             raise
+
+    def _keep_early(self, early: list[bytes], sealed: bytes) -> None:
+        """Keep a datagram that may belong to the next view of the own group, if there is room."""
+        if self._early_bytes + len(sealed) <= EARLY_BYTES and self._is_own_group(sealed):
+            self._early_bytes += len(sealed)
+            early.append(sealed)
+
+    def _is_own_group(self, sealed: bytes) -> bool:
+        """Return whether a datagram names the group of this member."""
+        return bool(self._group) and sealed.startswith(self._group, _SENDER_AT)
 
     def open_run(self, data: bytes, step_bytes: int, found: list[bytes]) -> int:
         """Add the plain forms of datagrams that lie one behind another; return where they end.
@@ -477,8 +560,10 @@ class Seal:
         A report of the network quotes a refused datagram. A stranger who cannot read the network
         has no datagram with a valid tag to quote, and so cannot forge the report.
         """
-        own = self._own
-        if own is None or sealed[:HEADER_BYTES] not in own.headers.values():
+        header = sealed[:HEADER_BYTES]
+        all_keys = self._own_keys.values()
+        own = next((each for each in all_keys if header in each.headers.values()), None)
+        if own is None:
             return False
         start = ADDRESSED_HEADER_BYTES if sealed[FLAGS_AT] & ADDRESSED else HEADER_BYTES
         if len(sealed) < start + SEAL_OVERHEAD_BYTES:
@@ -500,13 +585,14 @@ class Seal:
         flags = header[FLAGS_AT]
         if not flags & SEALED:
             raise RemoteProtocolError("unsealed", "a datagram without a seal")
-        fields = header[_KEY_FIELDS]
+        fields = _fields_of(header)
         known = self._senders.get(fields)
-        return _Path(flags, self._new_sender(fields) if known is None else known, known=False)
+        sender = self._new_sender(header) if known is None else known
+        return _Path(flags, sender, known=False)
 
     def _remember_path(self, path: _Path, header: bytes) -> None:
         """Remember the path of an opened datagram, and the sender."""
-        fields, sender = header[_KEY_FIELDS], path.sender
+        fields, sender = _fields_of(header), path.sender
         if fields in self._senders:
             sender.heard = True
         else:
@@ -515,21 +601,25 @@ class Seal:
             path.known = True
             sender.paths[header] = self._paths[header] = path
 
-    def _new_sender(self, fields: bytes) -> _Sender:
+    def _new_sender(self, header: bytes) -> _Sender:
         """Return the key of an unknown incarnation; the caller remembers an opened datagram's."""
-        (key_id,) = _KEY_ID.unpack_from(fields)
-        key = self._opening.get(key_id)
+        (key_id,) = _KEY_ID.unpack_from(header, _KEY_FIELDS.start)
+        is_view = header[FLAGS_AT] & VIEW_KEY != 0
+        key = (self._view_keys if is_view else self._opening).get(key_id)
+        if key is None and is_view:
+            raise RemoteProtocolError("view key", f"the view of key {key_id:08x} is not known here")
         if key is None:
             foreign = self.foreign_keys
             if key_id not in foreign and len(foreign) >= MAX_FOREIGN_KEYS:
                 del foreign[min(foreign, key=foreign.__getitem__)]  # invented ids do not stay
             foreign[key_id] = foreign.get(key_id, 0) + 1
             raise RemoteProtocolError("key", f"key {key_id:08x} does not open here")
-        sender_fields = fields[_KEY_ID.size :]
+        sender_fields = header[_SENDER_AT:HEADER_BYTES]
         if sender_fields in self._own_incarnations:
             raise RemoteProtocolError("replay", "a datagram of this member came back")
         invalid = self._suites[key.cipher].invalid
-        return _Sender(self._derive(key, sender_fields), invalid, key, sender_fields)
+        cipher = self._derive(key, sender_fields)
+        return _Sender(cipher, invalid, key, sender_fields, is_view=is_view)
 
     def _remember(self, fields: bytes, sender: _Sender) -> None:
         """Add a sender; a full table first removes a sender not heard since the last search."""
@@ -545,6 +635,10 @@ class Seal:
                 del self._paths[header]
         senders[fields] = sender
 
+    def _forget_sender(self, fields: bytes) -> None:
+        for header in self._senders.pop(fields).paths:
+            del self._paths[header]
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the tables contradict each other."""
         assert len(self._senders) <= MAX_SENDERS, "the table of senders is bounded"
@@ -553,13 +647,22 @@ class Seal:
         for sender in self._senders.values():
             tops = [window.top for window in sender.windows]
             assert any(tops), "a sender is remembered once a datagram has opened"
-            assert self._is_open(sender.key), "no key opens after its time"
+            assert self._is_open(sender.key, is_view=sender.is_view), "no key opens after its time"
             for window in sender.windows:
                 window.check_invariants()
         paths = [header for sender in self._senders.values() for header in sender.paths]
         assert sorted(paths) == sorted(self._paths), "paths are those of the remembered senders"
         for own in self._own_keys.values():
             assert own.counter <= U64_MAX, f"the counter of key {own.key.label} fits its field"
+
+
+def _fields_of(header: bytes) -> bytes:
+    """Return what selects the key of an incarnation.
+
+    A key of the ring and the key of a view may have the same id.
+    """
+    fields = header[_KEY_FIELDS]
+    return b"view" + fields if header[FLAGS_AT] & VIEW_KEY else fields
 
 
 @lru_cache(maxsize=64)

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from gapless.identity import Address
-from gapless.keys.identities import Identity, verify
+from gapless.keys.identities import Identity
 from gapless.protocol.membership.signatures import SignatureGuard
 from gapless.wire.codec import encode
 from gapless.wire.frames import Leave
-from gapless.wire.identities import AllowList, Certificate, Credentials, Role
+from gapless.wire.identities import AllowList, Certificate, Role
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/wire.md").read_text(encoding="utf-8")
 SECRET = bytes(range(32))
@@ -21,7 +21,7 @@ def signed_leave() -> bytes:
     """Return the LEAVE of the page, signed."""
     identity = Identity(SECRET)
     allowed = AllowList([Certificate("anna", Role.MEMBER, identity.public_key)])
-    credentials = Credentials(identity.public_key, identity.sign, verify, allowed)
+    credentials = identity.credentials(allowed)
     me = Address(identity.node, 1)
     guard = SignatureGuard(me, GROUP, credentials)
     guard._view_number = 7

@@ -10,7 +10,9 @@ has signed the frames for this member, and if the counter is new. All other fram
 are dropped under a reason: ``unsigned``, ``identity``, ``signature`` or ``repeat``. A JOIN that
 another member relays has the signature of the joiner as well.
 
-Messages, acks and naks are not signed. A datagram without a signature is therefore no heartbeat.
+Messages, acks and naks are not signed, but sealed with the key of the view (view_keys.py): a frame
+of another kind counts only in a datagram under that key. A datagram without a signature is no
+heartbeat.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from gapless.identity import NO_MEMBER
+from gapless.protocol.membership.view_keys import ViewKeys
 from gapless.wire.control_frames import encode_frames
 from gapless.wire.frames import (
     Data,
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from gapless.identity import Address, Roster, RosterEntry
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.wire.frames import Datagram, Frame, MembershipFrame
-    from gapless.wire.identities import AllowList, Credentials
+    from gapless.wire.identities import AllowList, Certificate, Credentials
 
 MAX_SIGNERS = 4096
 """Maximum number of incarnations whose counters are remembered."""
@@ -69,6 +72,7 @@ class SignatureGuard:
         assert me.node == credentials.node, "the address of a member names its identity"
         self.me = me
         self.allowed: AllowList = credentials.allowed
+        self.view_keys = ViewKeys(me, group, credentials.exchange, self._find)
         self.last_sent_ns: dict[Address | None, int] = {}
         """When this member last sent a signed datagram to each destination."""
         self.sender_view = 0
@@ -107,6 +111,9 @@ class SignatureGuard:
         self.allowed = allowed
         self._restrict()
 
+    def _find(self, node: int) -> Certificate | None:
+        return self.allowed.find(node)
+
     def _restrict(self) -> None:
         roles = {member: self.allowed.find(member.node) for member in self._locators}
         self.restricted = {
@@ -142,13 +149,13 @@ class SignatureGuard:
         return self._joins.get(joiner)
 
     def sign_view(self, roster: Roster) -> bytes:
-        """Return the signature of a roster of this coordinator."""
-        assert roster.id.coordinator == self.me, "a view is signed by its coordinator"
-        return self._credentials.sign(self._view_text(roster))
+        """Return the wrapped keys and the signature of a roster of this coordinator."""
+        wrapped = self.view_keys.wrap(roster)
+        return wrapped + self._credentials.sign(self._view_text(roster, wrapped))
 
-    def _view_text(self, roster: Roster) -> bytes:
-        group = _GROUP.pack(self._group)
-        return b"".join((_VIEW_DOMAIN, group, pack_view(roster.id), encode_roster(roster)))
+    def _view_text(self, roster: Roster, wrapped: bytes) -> bytes:
+        fields = _GROUP.pack(self._group), pack_view(roster.id)
+        return b"".join((_VIEW_DOMAIN, *fields, encode_roster(roster), wrapped))
 
     def _text(
         self,
@@ -247,11 +254,11 @@ class SignatureGuard:
             return "unsigned"
         return "" if self._is_right(behind, None, (frame,)) else "signature"
 
-    def check_view(self, roster: Roster, signature: bytes) -> str:
+    def check_view(self, roster: Roster, wrapped: bytes, signature: bytes) -> str:
         """Return why a roster does not count, or an empty string.
 
-        The coordinator must have signed the roster, and every entry that is new to this member must
-        be permitted.
+        The coordinator must have signed the roster and wrapped the key of the view for this member,
+        and every entry that is new to this member must be permitted.
         """
         found = self.allowed.find(roster.id.coordinator.node)
         if found is None:
@@ -260,13 +267,16 @@ class SignatureGuard:
             # A member that was struck off the list stays until the group expels the member.
             if entry not in self._known and (reason := self.allowed.refusal(entry)):
                 return reason
-        text = self._view_text(roster)
-        return "" if self._credentials.verify(found.public_key, signature, text) else "signature"
+        text = self._view_text(roster, wrapped)
+        if not self._credentials.verify(found.public_key, signature, text):
+            return "signature"
+        return "" if self.view_keys.unwrap(roster, wrapped) else "view key"
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a table has outgrown its limit."""
         assert len(self._windows) <= MAX_SIGNERS + len(self._locators), "too many signers"
         assert len(self._joins) <= MAX_SIGNERS, f"{len(self._joins)} signed join requests"
         assert self.me not in self.restricted, "a member does not drop its own frames"
+        self.view_keys.check_invariants()
         for window in self._windows.values():
             window.check_invariants()

@@ -75,24 +75,37 @@ class ViewBacking:
         self._behind: dict[Address, int] = {}
         self._was_admitted = False
         self._absent_since_ns: dict[str, int] = {}
-        self.due_ns: int | None = None
+        self._look_ns: int | None = None
         """When a waiting view is looked at again, or a report has not been confirmed."""
 
     def stop(self) -> None:
-        """Forget the waiting views and the reports."""
+        """Forget the waiting views and the reports, and retire no key any more."""
+        self._forget()
+        self._guard.view_keys.stop()
+
+    def _forget(self) -> None:
         self._waiting = {}
         self._reports = {}
-        self.due_ns = None
+        self._look_ns = None
+
+    @property
+    def due_ns(self) -> int | None:
+        """When a waiting view is looked at again, or a former key is retired."""
+        look_ns, retire_ns = self._look_ns, self._guard.view_keys.due_ns
+        if look_ns is None or retire_ns is None:
+            return look_ns if retire_ns is None else retire_ns
+        return min(look_ns, retire_ns)
 
     def install(self, before: frozenset[Address], roster: Roster, out: ReadyBuilder) -> None:
         """Begin with new evidence; bring the members of the last view into a merged view."""
         m = self._membership
-        self.stop()
+        self._forget()
         self.is_established()
         self._accused = {}
         self._behind = {}
         self._note_absent(before, roster, out.now_ns)
         self._guard.install(roster)
+        self._guard.view_keys.install(roster, m.config, out)
         m.view_transfer.keep_signature(roster.id)
         if m.merging.agreed_to == roster.id.coordinator:
             # Members follow their coordinator into a view of another coordinator, and nobody else.
@@ -331,7 +344,8 @@ class ViewBacking:
     def on_timer(self, out: ReadyBuilder) -> None:
         """Look at the waiting views and the reports again."""
         now_ns = out.now_ns
-        if self.due_ns is None or self.due_ns > now_ns:
+        self._guard.view_keys.on_timer(out)
+        if self._look_ns is None or self._look_ns > now_ns:
             return
         m = self._membership
         for sender, since_ns in list(self._reports.items()):
@@ -370,7 +384,7 @@ class ViewBacking:
 
     def _schedule(self, now_ns: int) -> None:
         pending = bool(self._waiting or self._reports)
-        self.due_ns = now_ns + self._membership.config.join_interval_ns if pending else None
+        self._look_ns = now_ns + self._membership.config.join_interval_ns if pending else None
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a stranger's view waits, or evidence is never looked at."""
@@ -378,6 +392,6 @@ class ViewBacking:
         self._guard.check_invariants()
         assert self._waiting.keys() <= m.members, "only views of members wait"
         assert len(self._reports) < WITNESSES, "enough reports end an incarnation"
-        assert (self.due_ns is not None) == bool(self._waiting or self._reports)
+        assert (self._look_ns is not None) == bool(self._waiting or self._reports)
         assert self._accused.keys() <= m.members, "only members are accused"
         assert self._behind.keys() <= m.members, "only members are behind"

@@ -1,7 +1,8 @@
 """Transfer of rosters: encode into frames, reassemble, remember recent rosters.
 
 On sending: a roster is sent whole, or, to members with the previous roster, as a change of the
-previous roster. A roster larger than a frame is sent in parts.
+previous roster. A roster larger than a frame is sent in parts. In a group with identities a trailer
+follows the roster: the wrapped keys of the view, and the signature of the coordinator.
 
 On reception: the parts of one sender wait for each other, within the budget of early bytes. A
 change of an unknown base roster is answered with a request for the whole roster. The locator of
@@ -16,6 +17,7 @@ from gapless.errors import RemoteProtocolError
 from gapless.profiles import ReleasePolicy
 from gapless.protocol.early_budget import EarlyBudget
 from gapless.protocol.events import Located
+from gapless.protocol.membership.view_keys import split_wrapped
 from gapless.wire.codec import new_view_room_bytes
 from gapless.wire.control_frames import SIGNATURE_BYTES, SIGNATURE_FRAME_BYTES
 from gapless.wire.frames import AskView, NewView
@@ -58,7 +60,7 @@ class ViewTransfer:
     ) -> None:
         self._me = me
         self._guard = guard
-        self._signatures: dict[ViewId, bytes] = {}
+        self._trailers: dict[ViewId, bytes] = {}
         self._present: ViewId | None = None
         self._budget = budget or EarlyBudget(config.early_bytes)
         self._retains = config.group_profile.release is ReleasePolicy.ACKS
@@ -81,7 +83,7 @@ class ViewTransfer:
             # The present view stays: others ask for it, and only its coordinator could sign it.
             oldest = next(view for view in self._known if view != self._present)
             del self._known[oldest]
-            self._signatures.pop(oldest, None)
+            self._trailers.pop(oldest, None)
         for entry in roster.entries:
             self.announce_locator(entry, out)
         assert self._known[roster.id] is roster, "the newest roster is never evicted"
@@ -125,24 +127,24 @@ class ViewTransfer:
         self, to: Address | None, roster: Roster, base: Roster | None, out: ReadyBuilder
     ) -> None:
         """Send ``roster``, as a change of ``base`` if given, in as many parts as needed."""
-        signature = b"" if self._guard is None else self._signature(self._guard, roster)
-        if signature is None:
+        trailer = b"" if self._guard is None else self._trailer(self._guard, roster)
+        if trailer is None:
             out.drop("unsigned", to)
             return
-        body = encode_roster(roster, base) + signature
+        body = encode_roster(roster, base) + trailer
         bodies = split_body(body, self._room_bytes)
         assert 0 < len(bodies) <= _MAX_PARTS, f"a roster of {len(bodies)} parts"
         base_id = None if base is None else base.id
         for part, body in enumerate(bodies):
             out.transmit(to, NewView(self._me, roster.id, base_id, part, len(bodies), body))
 
-    def _signature(self, guard: SignatureGuard, roster: Roster) -> bytes | None:
-        """Return the signature of the coordinator of ``roster``; None if it is forgotten."""
-        found = self._signatures.get(roster.id)
+    def _trailer(self, guard: SignatureGuard, roster: Roster) -> bytes | None:
+        """Return what the coordinator of ``roster`` has signed it with; None if forgotten."""
+        found = self._trailers.get(roster.id)
         if found is None and roster.id.coordinator == self._me:
             found = guard.sign_view(roster)
             if roster.id in self._known:
-                self._signatures[roster.id] = found
+                self._trailers[roster.id] = found
         return found
 
     # On reception
@@ -207,9 +209,10 @@ class ViewTransfer:
             # This member missed the base: the whole roster does not need one.
             out.transmit(frame.origin, AskView(self._me))
             return None
-        body, signature = b"".join(parts[part] for part in sorted(parts)), b""
+        body, wrapped, signature = b"".join(parts[part] for part in sorted(parts)), b"", b""
         if self._guard is not None:
             body, signature = body[:-SIGNATURE_BYTES], body[-SIGNATURE_BYTES:]
+            body, wrapped = split_wrapped(body)
         try:
             roster = decode_roster(frame.view, body, base)
         except RemoteProtocolError as error:
@@ -219,18 +222,20 @@ class ViewTransfer:
             # Only acks tell what an absent member lacks: such a view could not be installed here.
             out.drop("absent", frame.origin, peer=frame.origin)
             return None
-        if self._guard is not None and (reason := self._guard.check_view(roster, signature)):
+        if self._guard is not None and (
+            reason := self._guard.check_view(roster, wrapped, signature)
+        ):
             out.drop(reason, frame.origin, peer=frame.origin)
             return None
         self.remember(roster, out)
-        if signature:
-            self._signatures[roster.id] = signature
+        if self._guard is not None:
+            self._trailers[roster.id] = wrapped + signature
         return roster
 
     def check_invariants(self) -> None:
         """Raise AssertionError if a table has outgrown its limit, or a roster is misfiled."""
         assert len(self._known) <= _MAX_KNOWN, f"{len(self._known)} rosters are remembered"
-        assert self._signatures.keys() <= self._known.keys(), "signatures are those of rosters"
+        assert self._trailers.keys() <= self._known.keys(), "trailers are those of rosters"
         assert len(self._partial) <= _MAX_OPEN, f"{len(self._partial)} rosters are incomplete"
         assert len(self._located) <= _MAX_LOCATED, f"{len(self._located)} locators are remembered"
         for view, roster in self._known.items():
