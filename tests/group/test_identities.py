@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,16 @@ from typing import Any
 import pytest
 
 from gapless import blocking
-from gapless.errors import ConfigError, LocalProtocolError
+from gapless.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from gapless.keys.ciphers import suites_of, view_suites
 from gapless.keys.identities import Identity
 from gapless.keys.keyring import Keyring
+from gapless.run import Run
 from gapless.spool.collector import Collector
+from gapless.wire.codec import encode
+from gapless.wire.frames import Data
 from gapless.wire.identities import Certificate, Role
+from gapless.wire.seal import Seal
 from tests.support.networks import free_ports
 from tests.support.real_groups import WITHIN_S, options
 from tests.support.strangers import GROUP, ask, runtime_of, until
@@ -228,3 +235,84 @@ def test_an_identity_that_is_allowed_later_joins_without_a_restart(tmp_path: Pat
         with blocking.join(GROUP, keys=path, identity=new, **joining) as late:
             for group in (*found.values(), late):
                 group.wait_for_members(3, WITHIN_S)
+
+
+@pytest.mark.parametrize(
+    ("transport", "more"),
+    [("mesh", {}), ("tcp", {}), ("tcp", {"xmit_interval": "0s"})],
+    ids=["mesh", "tcp", "tcp without retransmission"],
+)
+def test_no_message_is_lost_while_views_and_their_keys_change(
+    transport: str, more: dict[str, Any]
+) -> None:
+    """Two members send all the time, while a third joins, leaves and joins again."""
+    own = {name: Identity.new() for name in ("anna", "bert", "carl")}
+    keys = Keyring.new()
+    for name, identity in own.items():
+        keys = keys.allow(GROUP, Certificate(name, Role.MEMBER, identity.public_key))
+    ports = free_ports(4)
+
+    def join(name: str) -> blocking.Group:
+        given = options(ports, leave_timeout="500ms", **more)
+        return blocking.join(GROUP, keys=keys, identity=own[name], transport=transport, **given)
+
+    with join("anna") as anna, join("bert") as bert, ThreadPoolExecutor(1) as pool:
+        for group in (anna, bert):
+            group.wait_for_members(2, WITHIN_S)
+        ended = threading.Event()
+        traffic = pool.submit(_exchange, ((anna, bert), (bert, anna)), ended)
+        try:
+            for _ in range(4):
+                with join("carl") as carl:
+                    for group in (anna, bert, carl):
+                        group.wait_for_members(3, WITHIN_S)
+                until(lambda: len(anna.view.members) == len(bert.view.members) == 2, "gone")  # type: ignore[union-attr]
+        finally:
+            ended.set()
+        assert traffic.result() > 100
+
+
+def _exchange(pairs: Any, ended: threading.Event) -> int:
+    """Send one message after the other each way, and check that it arrives next; count them."""
+    sent = 0
+    while not ended.is_set():
+        for sender, receiver in pairs:
+            sender.send(b"%d" % sent, loopback=False)
+            message = receiver.receive(WITHIN_S)
+            assert message is not None
+            assert message.payload == b"%d" % sent
+        sent += 1
+    return sent
+
+
+def test_a_member_that_is_struck_off_the_list_cannot_read_or_forge(tmp_path: Path) -> None:
+    """It keeps the keyring, the keys of the views that it was in, and its place in the network."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "keys.toml"
+    with members(dict.fromkeys(("anna", "bert", "carl"), Role.MEMBER), path=path) as found:
+        anna, bert, carl = (runtime_of(found[name]) for name in ("anna", "bert", "carl"))
+        plain = encode(
+            anna.member.group,
+            anna.member.me,
+            (Data(Run.of(anna.member.me, 1, [b"x"])),),
+            view_key=True,
+        )
+        ask(found["anna"], lambda _: carl.transport.seal.open(anna.transport.seal.seal(plain)))
+        Keyring.read(path).disallow(GROUP, "carl").write(path)
+        for name in ("anna", "bert"):
+            until(lambda name=name: len(found[name].view.members) == 2, name)  # type: ignore[misc,union-attr]
+        until(lambda: len(_view_keys(bert)) == 1, "the former key is retired")
+        kept = carl.transport.seal
+        sealed = ask(found["anna"], lambda _: anna.transport.seal.seal(plain))
+        with pytest.raises(RemoteProtocolError) as caught:
+            kept.open(sealed)
+        assert caught.value.reason == "view key"
+        forger = Seal(kept.ring, suites_of(kept.ring))
+        forger.replace_view_keys(list(kept._view_keys.values()), view_suites())
+        with pytest.raises(RemoteProtocolError) as caught:
+            ask(found["bert"], lambda _: bert.transport.seal.open(forger.seal(plain)))
+        assert caught.value.reason == "view key"
+
+
+def _view_keys(runtime: Any) -> Any:
+    return runtime.transport.seal._view_keys

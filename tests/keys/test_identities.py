@@ -15,9 +15,11 @@ from gapless.keys.identities import (
     default_identity_path,
     make_credentials,
     verify,
+    x25519_key,
+    x25519_public,
 )
 from gapless.keys.keyring import Keyring, RotationStep
-from gapless.wire.identities import AllowList, Certificate, Role, node_of
+from gapless.wire.identities import WRAPPED_BYTES, AllowList, Certificate, Role, node_of
 
 SECRET = bytes(range(32))
 
@@ -194,3 +196,48 @@ def test_credentials_need_an_allowed_identity() -> None:
         make_credentials(keys, "orders", None)
     with pytest.raises(ConfigError, match="may not join"):
         make_credentials(keys, "orders", Identity.new())
+
+
+def test_both_sides_of_an_exchange_derive_one_key_from_their_identities() -> None:
+    for number in range(20):
+        identity = Identity(bytes([number]) * 32)
+        found = x25519_key(bytes([number]) * 32).public_key().public_bytes_raw()
+        assert x25519_public(identity.public_key).public_bytes_raw() == found
+
+
+def test_a_wrapped_key_opens_for_one_identity_of_one_other_in_one_context() -> None:
+    anna, bert, carl = (Identity.new() for _ in range(3))
+    key = b"\0" + bytes(range(32))
+    wrapped = anna.wrap(bert.public_key, key, b"here")
+    assert len(wrapped) == WRAPPED_BYTES
+    assert bert.unwrap(anna.public_key, wrapped, b"here") == key
+    assert bert.unwrap(anna.public_key, wrapped, b"there") is None
+    assert carl.unwrap(anna.public_key, wrapped, b"here") is None
+    assert bert.unwrap(carl.public_key, wrapped, b"here") is None
+    assert bert.unwrap(anna.public_key, bytes(WRAPPED_BYTES), b"here") is None
+
+
+@pytest.mark.parametrize("number", [1, 2**255 - 20, 0, 2**255 - 19])
+def test_a_public_key_of_nobody_wraps_and_unwraps_nothing(number: int) -> None:
+    """An operator may have allowed any 32 bytes."""
+    anna, nobody = Identity.new(), number.to_bytes(32, "little")
+    assert anna.wrap(nobody, bytes(33), b"") == bytes(WRAPPED_BYTES)
+    assert anna.unwrap(nobody, bytes(WRAPPED_BYTES), b"") is None
+
+
+def test_a_key_for_an_unknown_cipher_is_refused() -> None:
+    anna, bert = Identity.new(), Identity.new()
+    for key in (b"\2" + bytes(32), bytes(32), b""):
+        wrapped = anna.wrap(bert.public_key, key, b"")
+        assert bert.unwrap(anna.public_key, wrapped, b"") is None
+
+
+def test_a_view_is_sealed_with_the_cipher_of_the_ring_or_one_that_encrypts() -> None:
+    for cipher, first in (("chacha20-poly1305", 1), ("aes-256-gcm", 0), ("blake2b", 0)):
+        anna = Identity.new()
+        keys = Keyring.new(cipher=cipher).allow("orders", certificate("anna", identity=anna))
+        found = make_credentials(keys, "orders", anna)
+        assert found is not None
+        drawn = found.exchange.draw()
+        assert drawn[0] == first
+        assert len(drawn) == 33

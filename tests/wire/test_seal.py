@@ -17,7 +17,15 @@ from gapless.run import Run
 from gapless.wire import seal as wire_seal
 from gapless.wire.cipher import TAG_BYTES, WithoutInto
 from gapless.wire.coalesce import decode_coalesced
-from gapless.wire.codec import ADDRESSED, HEADER_BYTES, SEALED, decode, encode, encode_split
+from gapless.wire.codec import (
+    ADDRESSED,
+    HEADER_BYTES,
+    SEALED,
+    VIEW_KEY,
+    decode,
+    encode,
+    encode_split,
+)
 from gapless.wire.frames import Ack, Data, Frame
 from gapless.wire.seal import (
     LARGE_BYTES,

@@ -33,7 +33,7 @@ from gapless.keys.secret_files import (
     read_private,
     read_secret,
 )
-from gapless.wire.identities import Credentials, KeyExchange, node_of
+from gapless.wire.identities import WRAPPED_BYTES, Credentials, KeyExchange, node_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -93,7 +93,12 @@ class Identity:
 
     def wrap(self, public_key: bytes, key: bytes, context: bytes) -> bytes:
         """Return a secret key that only the owner of ``public_key`` can unwrap."""
-        return self._wrapping(public_key, context).encrypt(_NONCE, key, None)
+        try:
+            wrapping = self._wrapping(public_key, context)
+        except ValueError:  # a public key that is no point of the curve has no owner
+            return bytes(WRAPPED_BYTES)
+        wrapped: bytes = wrapping.encrypt(_NONCE, key, None)
+        return wrapped
 
     def unwrap(self, public_key: bytes, wrapped: bytes, context: bytes) -> bytes | None:
         """Return a key that the owner of ``public_key`` has wrapped for this identity, or None."""

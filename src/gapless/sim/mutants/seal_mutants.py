@@ -121,7 +121,7 @@ SEAL_MUTANTS = (
         "the windows of a retired key are forgotten, and the key returns",
         f"{_SEAL}.replace_ring",
         "known = {**self._parked, **self._senders}",
-        "known = {f: s for f, s in self._senders.items() if self._is_open(s.key)}",
+        "known = {f: s for f, s in self._senders.items() if self._is_open(s.key, is_view=False)}",
         sealed=True,
     ),
     Mutant(
@@ -137,7 +137,7 @@ SEAL_MUTANTS = (
         "every key is tried",
         "a datagram of an unknown key is tried with the sealing key",
         f"{_SEAL}._new_sender",
-        "key = self._opening.get(key_id)",
+        "key = (self._view_keys if is_view else self._opening).get(key_id)",
         "key = self._opening.get(key_id, self.ring.sealing_key)",
         sealed=True,
     ),

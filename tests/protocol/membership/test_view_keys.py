@@ -1,0 +1,221 @@
+"""The keys of views: who has them, what they open, and what happens without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gapless.config import Config
+from gapless.identity import Address, Roster, RosterEntry, ViewId
+from gapless.protocol.membership.view_keys import MAX_FORMER, ViewKeys
+from gapless.protocol.ready_builder import ReadyBuilder
+from gapless.run import Run
+from gapless.wire.codec import encode
+from gapless.wire.frames import Data, OutOfBand, Unreliable
+from gapless.wire.identities import WRAPPED_BYTES, AllowList, Role
+from tests.support.virtual_group import SECOND
+from tests.support.virtual_identities import IdentityGroup, Liar, identity_of
+from tests.support.virtual_membership import GROUP
+
+
+def joined(*names: str, **options: Any) -> IdentityGroup:
+    """Return a group whose members have joined one after the other."""
+    world = IdentityGroup(len(names), **options)
+    for name in names:
+        world.join(name)
+        world.settle()
+    return world
+
+
+def key_of(world: IdentityGroup) -> bytes:
+    """Return the key with which all members that run seal."""
+    (key,) = {keys_of(world, name)[0] for name in world.members}
+    return key
+
+
+def keys_of(world: IdentityGroup, name: str) -> tuple[bytes, ...]:
+    """Return the keys that open at a member."""
+    guard = world[name].guard
+    assert guard is not None
+    return guard.view_keys.in_use
+
+
+def test_the_members_of_a_view_have_one_key_and_each_view_has_another() -> None:
+    world = IdentityGroup(4)
+    seen = set()
+    for name in "abcd":
+        world.join(name)
+        world.settle()
+        seen.add(key_of(world))
+    world.leave("b")
+    world.wait(lambda: "b" not in world.members)
+    world.settle()
+    seen.add(key_of(world))
+    world.crash("a")
+    world.settle()
+    seen.add(key_of(world))
+    assert len(seen) == 6
+
+
+def test_a_member_that_is_expelled_has_no_later_key() -> None:
+    world = joined("a", "b", "c", rejoin=False)
+    guard = world["c"].guard
+    assert guard is not None
+    kept = AllowList(one for one in world.allowed.certificates if one.name != "c")
+    for name in "ab":
+        world[name].guard.replace_allowed(kept)  # type: ignore[union-attr]
+    world.wait(lambda: all(len(world[name].view.members) == 2 for name in "ab"), 20)  # type: ignore[union-attr]
+    world.run(5)
+    assert not set(keys_of(world, "a")) & set(guard.view_keys.in_use)
+
+
+def test_a_member_that_joins_has_no_earlier_key() -> None:
+    world = joined("a", "b")
+    earlier = key_of(world)
+    world.hosts["c"] = type(world.hosts["a"])("c")
+    world.hosts["c"].node = identity_of("c").node
+    for name in "ab":
+        allowed = AllowList([*world.allowed.certificates, certificate_of("c")])
+        world[name].guard.replace_allowed(allowed)  # type: ignore[union-attr]
+    world.allowed = allowed
+    world.join("c")
+    world.settle()
+    assert earlier not in keys_of(world, "c")
+
+
+def certificate_of(name: str) -> Any:
+    (found,) = IdentityGroup(3).allowed.certificates[2:]
+    assert found.name == name
+    return found
+
+
+def test_parts_that_merge_have_one_key_again() -> None:
+    world = joined("a", "b", "c", "d")
+    world.part("ab", "cd")
+    world.wait(lambda: all(len(world[name].view.members) == 2 for name in "abcd"))  # type: ignore[union-attr]
+    assert keys_of(world, "a")[0] != keys_of(world, "c")[0]
+    world.heal()
+    world.settle()
+    key_of(world)
+
+
+def test_a_former_key_opens_a_little_longer() -> None:
+    world = joined("a", "b", "c", rejoin=False)
+    before = key_of(world)
+    world.crash("c")
+    world.wait(lambda: len(world["a"].view.members) == 2)  # type: ignore[union-attr]
+    assert keys_of(world, "a")[1] == before
+    world.run(world.config.heartbeat_interval_ns / SECOND)
+    assert keys_of(world, "a") == (key_of(world),)
+
+
+def test_without_retransmission_former_keys_open_until_other_views_follow() -> None:
+    world = IdentityGroup(7, xmit_interval="0s", rejoin=False)
+    for name in "abcdefg":
+        world.join(name)
+        world.settle()
+        world.run(3)
+    assert len(keys_of(world, "a")) == 1 + MAX_FORMER
+
+
+@pytest.mark.parametrize("kind", ["ordered", "out of band", "unreliable"])
+def test_a_message_under_a_key_of_the_ring_is_dropped(kind: str) -> None:
+    """An identity that was struck off the list keeps the keys of the ring."""
+    world = joined("a", "b", "c")
+    run = Run.of(world["b"].me, 1, [b"forged"])
+    frames = {
+        "ordered": Data(run),
+        "out of band": OutOfBand(run, 0),
+        "unreliable": Unreliable(run),
+    }
+    for keyed in (False, True):
+        forged = encode(GROUP, world["b"].me, (frames[kind],), view_key=keyed)
+        for receive in (
+            lambda forged=forged: [world["a"].receive(forged, world.now_ns)],
+            lambda forged=forged: world["a"].receive_all([forged] * 2, world.now_ns),
+        ):
+            for ready in receive():
+                world.process("a", ready)
+        assert (("b", b"forged") in world.hosts["a"].got) == keyed, "the key decides"
+        assert world.counter("a", "view key") == 3
+
+
+def test_a_roster_without_a_key_for_a_member_does_not_count_there() -> None:
+    world = joined("a", "b", "c")
+    liar = Liar(world, "a")
+    number = world["a"].view.id.number + 1  # type: ignore[union-attr]
+    liar.guard.view_keys._exchange = liar.guard.view_keys._exchange._replace(
+        wrap=lambda *_: bytes(WRAPPED_BYTES)
+    )
+    liar.send("b", liar.view(number, [world.entry(name) for name in "abc"]))
+    assert world.counter("b", "view key") == 1
+    assert world["b"].view.id.number < number  # type: ignore[union-attr]
+    assert world["b"].pending is None
+
+
+def test_a_view_whose_key_was_displaced_leaves_a_member_unread_not_stuck() -> None:
+    """A coordinator may make many views before the first of them is installed."""
+    world = joined("a", "b")
+    liar = Liar(world, "a")
+    member = world["b"]
+    number = world["a"].view.id.number  # type: ignore[union-attr]
+    frame = liar.view(number + 1, [world.entry(name) for name in "ab"])
+    member.receive(liar.datagram(frame, to=member.me), world.now_ns)
+    assert member.pending is not None
+    before = keys_of(world, "b")
+    member.guard.view_keys._known.clear()  # type: ignore[union-attr]
+    world.step("b", lambda member: member.tick(world.now_ns))
+    assert world.counter("b", "view key") == 1
+    assert keys_of(world, "b")[0] not in before
+    world.send("b", b"unread")
+    member.check_invariants()
+
+
+def test_a_wrapped_key_opens_for_its_member_and_view_only() -> None:
+    group = IdentityGroup(3)
+    find = group.allowed.find
+    a, b, c = (
+        ViewKeys(Address(group.hosts[name].node, 1), GROUP, group.credentials(name).exchange, find)
+        for name in "abc"
+    )
+    entries = tuple(RosterEntry(keys._me) for keys in (a, b, c))
+    roster = Roster(ViewId(5, a._me), entries)
+    wrapped = a.wrap(roster)
+    assert a.wrap(roster) == wrapped, "a view has one key"
+    assert b.unwrap(roster, wrapped)
+    assert c.unwrap(roster, wrapped)
+    out = ReadyBuilder(b._me, GROUP, Config.make(), None, tracing=0)
+    for keys in (a, b, c):
+        keys.install(roster, Config.make(), out)
+    assert a.in_use == b.in_use == c.in_use
+    for other in (
+        Roster(ViewId(6, a._me), entries),
+        Roster(ViewId(5, a._me), (entries[0], entries[2], entries[1])),
+    ):
+        assert not b.unwrap(other, wrapped)
+    assert not b.unwrap(roster, wrapped[:-1])
+    assert not b.unwrap(roster, wrapped[:-2])
+    assert not b.unwrap(Roster(ViewId(5, c._me), entries), wrapped), "another maker"
+    stranger = Roster(roster.id, entries[:1])
+    assert b.unwrap(stranger, a.wrap(stranger)), "no key is expected"
+
+
+def test_a_coordinator_that_sends_a_key_again_gives_another_view_another_key() -> None:
+    """No counter of a member may occur twice under a key."""
+    group = IdentityGroup(2)
+    drawn = bytes(33)
+    exchange = group.credentials("a").exchange._replace(draw=lambda: drawn)
+    me = Address(group.hosts["a"].node, 1)
+    keys = ViewKeys(me, GROUP, exchange, group.allowed.find)
+    out = ReadyBuilder(me, GROUP, Config.make(), None, tracing=0)
+    for number in (1, 2):
+        keys.install(Roster(ViewId(number, me), (RosterEntry(me),)), Config.make(), out)
+    assert keys.in_use[0] != keys.in_use[1]
+
+
+def test_an_observer_reads_with_the_key_of_the_view() -> None:
+    world = IdentityGroup(3, roles={"c": Role.OBSERVER})
+    world.join(*"abc")
+    world.settle()
+    key_of(world)
