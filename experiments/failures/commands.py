@@ -222,11 +222,12 @@ def _flood_row(row: FloodResult) -> tuple[Any, ...]:
     show_default=True,
     help="How many mutated datagrams are sent.",
 )
+@click.option("--identities", is_flag=True, help="In a group with identities, and keys of views.")
 @json_option
-def sealed_fuzz_command(seed: int, datagrams: int, as_json: bool) -> int:
+def sealed_fuzz_command(seed: int, datagrams: int, identities: bool, as_json: bool) -> int:
     """Send mutated sealed datagrams to a member of a sealed group of three that keeps sending."""
     with progress_bar("datagrams", datagrams, quiet=as_json) as done:
-        found = sealed_fuzz(datagrams, seed, done)
+        found = sealed_fuzz(datagrams, seed, done, identities=identities)
     rows = [
         ("state changes, views changed", f"{found.state_changes}, {found.views_changed}"),
         ("exceptions, answers", f"{found.exceptions}, {found.answers}"),

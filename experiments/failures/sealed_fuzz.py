@@ -20,7 +20,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from gapless import blocking
+from gapless.keys.identities import Identity
 from gapless.keys.keyring import Keyring
+from gapless.wire.identities import Certificate, Role
 from gapless_lab.ports import free_ports
 
 if TYPE_CHECKING:
@@ -230,9 +232,16 @@ class _Recorder:
 
 
 def sealed_fuzz(
-    count: int, seed: int, progress: Callable[[int], object] | None = None
+    count: int,
+    seed: int,
+    progress: Callable[[int], object] | None = None,
+    *,
+    identities: bool = False,
 ) -> FuzzResult:
-    """Send ``count`` mutated datagrams; ``progress`` gets the number sent, now and then."""
+    """Send ``count`` mutated datagrams; ``progress`` gets the number sent, now and then.
+
+    With ``identities`` the members seal messages with keys of views.
+    """
     result = FuzzResult(seed, {})
     errors = _Errors()
     logger = logging.getLogger("gapless")
@@ -240,7 +249,7 @@ def sealed_fuzz(
     began_s = time.monotonic()
     try:
         with ExitStack() as stack:
-            _run(stack, result, count, progress)
+            _run(stack, result, count, progress, _keys(_MEMBERS if identities else 0))
     finally:
         logger.removeHandler(errors)
     result.exceptions = len(errors.texts)
@@ -249,17 +258,32 @@ def sealed_fuzz(
     return result
 
 
+def _keys(count: int) -> tuple[Keyring, list[Identity]]:
+    """Return a keyring that allows so many identities in the group, and the identities."""
+    keys, found = Keyring.new(), [Identity.new() for _ in range(count)]
+    for number, identity in enumerate(found):
+        keys = keys.allow(GROUP, Certificate(f"member-{number}", Role.MEMBER, identity.public_key))
+    return keys, found
+
+
 def _run(
-    stack: ExitStack, result: FuzzResult, count: int, progress: Callable[[int], object] | None
+    stack: ExitStack,
+    result: FuzzResult,
+    count: int,
+    progress: Callable[[int], object] | None,
+    keys: tuple[Keyring, list[Identity]],
 ) -> None:
-    keys, ports = Keyring.new(), free_ports(_MEMBERS)
+    ring, identities = keys
+    ports = free_ports(_MEMBERS)
     seeds = [f"127.0.0.1:{port}" for port in ports]
     options: dict[str, Any] = {"host": "127.0.0.1", "ports": ports, "seeds": seeds}
     groups = [
         stack.enter_context(
-            blocking.join(GROUP, keys=keys, transport="mesh", config=_CONFIG, **options)
+            blocking.join(
+                GROUP, keys=ring, identity=identity, transport="mesh", config=_CONFIG, **options
+            )
         )
-        for _ in range(_MEMBERS)
+        for identity in identities or [None] * _MEMBERS
     ]
     for group in groups:
         group.wait_for_members(_MEMBERS, WITHIN_S)

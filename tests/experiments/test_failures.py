@@ -19,7 +19,7 @@ from experiments.failures.mass_death import MassDeath
 from experiments.failures.rotation import Operator
 from gapless.errors import RemoteProtocolError
 from gapless.wire.codec import decode
-from gapless.wire.seal import ReplayWindow
+from gapless.wire.seal import SEAL_REASONS, ReplayWindow
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the evidence is that of Linux")
 
@@ -56,11 +56,14 @@ def test_a_flood_does_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
         assert (row["expelled"], row["problems"]) == (0, [])
 
 
-def test_mutated_sealed_datagrams_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    found = report(capsys, "sealed-fuzz", "--datagrams", "5000", "--seed", "7")
+@pytest.mark.parametrize("more", [(), ("--identities",)], ids=["keys", "identities"])
+def test_mutated_sealed_datagrams_change_nothing(
+    capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    found = report(capsys, "sealed-fuzz", "--datagrams", "5000", "--seed", "7", *more)
     assert found["ok"]
     assert sum(found["sent"].values()) == sum(found["rejected"].values()) == 5000
-    assert found["rejected"].keys() <= {"key", "noise", "replay", "seal", "short", "unsealed"}
+    assert found["rejected"].keys() <= set(SEAL_REASONS)
     assert all(found["rejected"][reason] for reason in ("key", "replay", "seal", "unsealed"))
     assert len(found["sent"]) == 8
     assert found["messages_delivered"] == 3 * found["messages_sent"] > 0
