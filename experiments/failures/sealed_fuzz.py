@@ -283,7 +283,7 @@ def _run(
                 GROUP, keys=ring, identity=identity, transport="mesh", config=_CONFIG, **options
             )
         )
-        for identity in identities or [None] * _MEMBERS
+        for identity in identities or (None,) * _MEMBERS
     ]
     for group in groups:
         group.wait_for_members(_MEMBERS, WITHIN_S)

@@ -534,7 +534,7 @@ def _forge(
 ) -> bytes:
     """Return the datagram with another group or sender and a valid checksum; b"" if invalid."""
     try:
-        group, sender, frames, addressee, _ = decode(datagram)
+        group, sender, frames, addressee, _, _ = decode(datagram)
     except RemoteProtocolError:
         return b""
     number = sender.incarnation if incarnation is None else incarnation

@@ -53,6 +53,7 @@ from gapless.transport.shared_memory import (
     refusal,
 )
 from gapless.wire.codec import (
+    FLAGS_AT,
     SENDER_FIELD,
     addressee_of,
     group_of,
@@ -61,7 +62,6 @@ from gapless.wire.codec import (
 )
 from gapless.wire.seal import (
     CONTROL,
-    FLAGS_AT,
     SEAL_OVERHEAD_BYTES,
     control_note,
     is_control,

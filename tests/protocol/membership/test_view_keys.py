@@ -12,7 +12,7 @@ from gapless.protocol.membership.view_keys import MAX_FORMER, ViewKeys
 from gapless.protocol.ready_builder import ReadyBuilder
 from gapless.run import Run
 from gapless.wire.codec import encode
-from gapless.wire.frames import Data, OutOfBand, Unreliable
+from gapless.wire.frames import Data, Frame, OutOfBand, Unreliable
 from gapless.wire.identities import WRAPPED_BYTES, AllowList, Role
 from tests.support.virtual_group import SECOND
 from tests.support.virtual_identities import IdentityGroup, Liar, identity_of
@@ -75,19 +75,12 @@ def test_a_member_that_joins_has_no_earlier_key() -> None:
     earlier = key_of(world)
     world.hosts["c"] = type(world.hosts["a"])("c")
     world.hosts["c"].node = identity_of("c").node
+    world.allowed = IdentityGroup(3).allowed
     for name in "ab":
-        allowed = AllowList([*world.allowed.certificates, certificate_of("c")])
-        world[name].guard.replace_allowed(allowed)  # type: ignore[union-attr]
-    world.allowed = allowed
+        world[name].guard.replace_allowed(world.allowed)  # type: ignore[union-attr]
     world.join("c")
     world.settle()
     assert earlier not in keys_of(world, "c")
-
-
-def certificate_of(name: str) -> Any:
-    (found,) = IdentityGroup(3).allowed.certificates[2:]
-    assert found.name == name
-    return found
 
 
 def test_parts_that_merge_have_one_key_again() -> None:
@@ -124,19 +117,18 @@ def test_a_message_under_a_key_of_the_ring_is_dropped(kind: str) -> None:
     """An identity that was struck off the list keeps the keys of the ring."""
     world = joined("a", "b", "c")
     run = Run.of(world["b"].me, 1, [b"forged"])
-    frames = {
+    frames: dict[str, Frame] = {
         "ordered": Data(run),
         "out of band": OutOfBand(run, 0),
         "unreliable": Unreliable(run),
     }
     for keyed in (False, True):
         forged = encode(GROUP, world["b"].me, (frames[kind],), view_key=keyed)
-        for receive in (
-            lambda forged=forged: [world["a"].receive(forged, world.now_ns)],
-            lambda forged=forged: world["a"].receive_all([forged] * 2, world.now_ns),
+        for ready in (
+            world["a"].receive(forged, world.now_ns),
+            *world["a"].receive_all([forged] * 2, world.now_ns),
         ):
-            for ready in receive():
-                world.process("a", ready)
+            world.process("a", ready)
         assert (("b", b"forged") in world.hosts["a"].got) == keyed, "the key decides"
         assert world.counter("a", "view key") == 3
 

@@ -121,7 +121,7 @@ class Adversary:
         plain = sealed[: at - _COUNTER_BYTES] + sealed[at:-TAG_BYTES]
         plain = plain[:_FLAGS_AT] + bytes([plain[_FLAGS_AT] & ~SEALED]) + plain[_KEY_ID.start :]
         try:
-            group, sender, frames, addressee, _ = decode(plain, opened=True)
+            group, sender, frames, addressee, _, _ = decode(plain, opened=True)
         except RemoteProtocolError:
             return b""
         return encode(group, sender, frames, addressee)
