@@ -157,6 +157,17 @@ def test_messages_that_wait_fill_a_bounded_place_and_are_of_the_own_group() -> N
     assert 10 < len(other.take_early()) < 30
 
 
+def test_small_messages_that_wait_are_copies_and_count_with_what_they_need() -> None:
+    """A datagram as the socket has returned it may pin its whole receive buffer."""
+    mine, other = sealer(A, 2), sealer(B, 1)
+    sealed = mine.seal(message())
+    for _ in range(wire_seal.EARLY_BYTES // len(sealed)):
+        reason_of(other, sealed)
+    assert other._early is not None
+    assert all(kept == sealed and kept is not sealed for kept in other._early)
+    assert len(other._early) < wire_seal.EARLY_BYTES // (len(sealed) + 60)
+
+
 def test_a_member_without_identities_keeps_nothing() -> None:
     other = Seal(RING, suites_of(RING))
     other.seal(encode(GROUP, B, (Ack(B, 1, 1),)))

@@ -72,6 +72,8 @@ MAX_FOREIGN_KEYS = 16
 """Maximum number of unknown keys that are counted apart."""
 EARLY_BYTES = 1 << 20
 """Maximum size of all datagrams that wait for the key of their view."""
+_KEPT_BYTES = 64
+"""What a kept datagram needs besides its bytes."""
 LARGE_BYTES = 1 << 14
 """Minimum size of a datagram whose parts are not copied before they are encrypted or decrypted."""
 
@@ -451,18 +453,20 @@ class Seal:
         except RemoteProtocolError as error:
             self.rejected[error.reason] += 1
             if error.reason == "view key" and self._early is not None:
-                self._keep_early(self._early, bytes(sealed))
+                self._keep_early(self._early, sealed)
             raise
 
-    def _keep_early(self, early: list[bytes], sealed: bytes) -> None:
+    def _keep_early(self, early: list[bytes], sealed: Bytes) -> None:
         """Keep a datagram that may belong to the next view of the own group, if there is room."""
-        if self._early_bytes + len(sealed) <= EARLY_BYTES and self._is_own_group(sealed):
-            self._early_bytes += len(sealed)
-            early.append(sealed)
+        taken_bytes = self._early_bytes + len(sealed) + _KEPT_BYTES
+        if taken_bytes <= EARLY_BYTES and self._is_own_group(sealed):
+            self._early_bytes = taken_bytes
+            # A copy has the size of the datagram; the original may pin a whole receive buffer.
+            early.append(bytes(memoryview(sealed)))
 
-    def _is_own_group(self, sealed: bytes) -> bool:
+    def _is_own_group(self, sealed: Bytes) -> bool:
         """Return whether a datagram names the group of this member."""
-        return bool(self._group) and sealed.startswith(self._group, _SENDER_AT)
+        return sealed[_SENDER_AT : _SENDER_AT + _GROUP.size] == self._group
 
     def open_run(self, data: bytes, step_bytes: int, found: list[bytes]) -> int:
         """Add the plain forms of datagrams that lie one behind another; return where they end.
