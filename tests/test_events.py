@@ -16,7 +16,7 @@ NAMES = {ANN: "ann", BEN: "ben"}
 SAMPLES: dict[str, tuple[tuple[Any, ...], str]] = {
     "view_changed": (
         (View.of(3, ANN), (ANN,), (BEN,), ANN),
-        "view 3 with 1 members; joined: ann (a0000000); left: ben (b0000000)",
+        "view 3 with 1 member; joined: ann (a0000000); left: ben (b0000000)",
     ),
     "member_suspected": ((BEN,), "ben (b0000000) is silent and suspected; one more probe is sent"),
     "link_broken": (

@@ -24,11 +24,12 @@ from gapless.discovery import Multicast, default_group
 from gapless.errors import ConfigError, GaplessError
 from gapless.group.group_keys import INSECURE_VARIABLE, insecure_by_environment
 from gapless.keys import keyring
-from gapless.keys.secret_files import KeyringError
+from gapless.keys.ciphers import can_encrypt, encryption_steps, plain_problem
+from gapless.keys.secret_files import KeyringError, exists
 from gapless.transport import socket_options
 from gapless.transport.base import RECEIVE_BUFFER_BYTES
 from gapless.transport.udp import PORTS
-from gapless.units import format_size
+from gapless.units import format_count, format_size
 
 PROBE_GROUP = "gapless doctor"
 """The name of the group that the checks use."""
@@ -342,27 +343,32 @@ def keys() -> DoctorFinding:
             )
         path = keyring.default_path()
         is_named = bool(os.environ.get(keyring.ENVIRONMENT_VARIABLE))
-        if not is_named and not os.path.lexists(path):
-            local = keyring.local_path()
-            if os.path.lexists(local):
-                keyring.Keyring.read(local)
-            return DoctorFinding(
-                "keys",
-                "note",
-                f"no keyring in {path}: groups stay on this machine, with the keys of {local}",
-                "to reach other machines run gapless keys new, and copy the file to every machine",
-            )
+        if not is_named and not exists(path):
+            return _local_keys(path)
         found = keyring.Keyring.read(path)
     except KeyringError as error:
         return DoctorFinding("keys", "bad", error.problem, error.advice)
     except ConfigError as error:
         return DoctorFinding("keys", "bad", str(error), "correct the variable")
-    return DoctorFinding(
-        "keys",
-        "ok",
-        f"ring {found.ring.label} in {path}, {len(found.keys)} keys, {found.sealing_key.label}"
-        " seals",
+    shown = (
+        f"ring {found.ring.label} in {path}, {format_count(len(found.keys), 'key')},"
+        f" {found.sealing_key.label} seals"
     )
+    if problem := plain_problem(found.ring):
+        return DoctorFinding("keys", "warning", f"{shown}; {problem}", encryption_steps(path))
+    return DoctorFinding("keys", "ok", shown)
+
+
+def _local_keys(path: Path) -> DoctorFinding:
+    """Return the finding of a user without a keyring of an operator in ``path``."""
+    local = keyring.local_path()
+    found = f"no keyring in {path}: groups stay on this machine, with the keys of {local}"
+    advice = "to reach other machines run gapless keys new, and copy the file to every machine"
+    if exists(local) and (problem := plain_problem(keyring.Keyring.read(local).ring)):
+        return DoctorFinding(
+            "keys", "note", f"{found}; {problem}", f"{encryption_steps(local)}; {advice}"
+        )
+    return DoctorFinding("keys", "note", found, advice)
 
 
 # The machine
@@ -473,8 +479,23 @@ def spark() -> DoctorFinding:
 
 def extras() -> DoctorFinding:
     """Check which optional packages are installed."""
-    wanted = {"pyspark": "the data pipeline", "opentelemetry": "metrics"}
-    installed = [name for name in wanted if find_spec(name) is not None]
-    missing = [f"{name} ({use})" for name, use in wanted.items() if name not in installed]
-    found = f"installed: {', '.join(installed) or 'none'}; missing: {', '.join(missing) or 'none'}"
-    return DoctorFinding("extras", "ok", found)
+    wanted = {
+        "cryptography": "encryption of groups and spools, identities",
+        "pyspark": "the data pipeline",
+        "opentelemetry": "metrics",
+    }
+    uses: dict[bool, list[str]] = {True: [], False: []}
+    for name, use in wanted.items():
+        uses[find_spec(name) is not None].append(f"{name} ({use})")
+    found = "; ".join(
+        f"{word}: {', '.join(uses[there]) or 'none'}"
+        for word, there in (("installed", True), ("missing", False))
+    )
+    if can_encrypt():
+        return DoctorFinding("extras", "ok", found)
+    return DoctorFinding(
+        "extras",
+        "note",
+        f"{found}; without cryptography new keys authenticate datagrams and do not encrypt them",
+        "run pip install 'gapless[secure]' to encrypt",
+    )

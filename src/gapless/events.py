@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from warnings import warn as _warn
 
 from gapless.identity import Address, View, ViewId, member_label as _member_label
+from gapless.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,7 +86,7 @@ class ViewChange(_EventBase):
     me: Address
 
     def __str__(self) -> str:
-        parts = [f"view {self.view.id.number} with {len(self.view)} members"]
+        parts = [f"view {self.view.id.number} with {format_count(len(self.view), 'member')}"]
         for word, members in (("joined", self.joined), ("left", self.left)):
             if members:
                 parts.append(f"{word}: {self._labels(members)}")
@@ -262,8 +263,9 @@ class MessagesDiscarded(_EventBase):
 
     def __str__(self) -> str:
         sender = self._label(self.sender)
+        count, were = format_count(self.count, "message"), "was" if self.count == 1 else "were"
         return (
-            f"{self.count} messages of {sender} were discarded: the sender left,"
+            f"{count} of {sender} {were} discarded: the sender left,"
             " and earlier messages are missing"
         )
 

@@ -70,6 +70,16 @@ def format_size(size_bytes: int) -> str:
     return _format(size_bytes, _SIZE_BYTES, zero="0B")
 
 
+def format_count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: ``1 key``, ``2 keys``.
+
+    Examples:
+        >>> format_count(1, "key"), format_count(1200, "reply", "replies")
+        ('1 key', '1,200 replies')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def _split(text: str, what: str, units: dict[str, int], example: str) -> tuple[Fraction, str]:
     match = _QUANTITY.fullmatch(text)
     if match is None:

@@ -77,7 +77,7 @@ def test_a_sender_does_not_send_to_nobody() -> None:
 def test_two_people_talk_and_see_each_other_come_and_go() -> None:
     with command_group(2) as group:
         ann = group.start("chat", "--nick", "ann")
-        ann.next_line("1 members")
+        ann.next_line("with 1 member;")
         bob = group.start("chat", "--nick", "bob")
         ann.next_line("2 members")
         bob.next_line("2 members")

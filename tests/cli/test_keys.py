@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,11 @@ from gapless import doctor
 from gapless.cli.app import run
 from gapless.cli.use.keys import MAX_SEALING_DAYS, differences
 from gapless.keys.keyring import Keyring, default_path, local_path
+from tests.support.closed_folders import entered_by_nobody, open_home
+from tests.support.missing_packages import without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -21,6 +26,18 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "keys.toml"
     Keyring.new().create(path)
     return path
+
+
+@pytest.fixture
+def open_config(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for configurations of a user with a keyring; ``entered_by_nobody`` closes it."""
+    with open_home() as folder:
+        monkeypatch.delenv("GAPLESS_KEYS", raising=False)
+        monkeypatch.delenv("GAPLESS_IDENTITY", raising=False)
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        monkeypatch.setenv("HOME", str(folder))
+        Keyring.new().create(default_path())
+        yield default_path().parent
 
 
 @pytest.fixture
@@ -90,6 +107,56 @@ def test_without_a_file_every_command_takes_the_keyring_of_this_user(
     assert states(path) == ["retired", "seal"]
     monkeypatch.setenv("GAPLESS_KEYS", str(home / "named.toml"))
     assert answer(capsys, "new")["path"] == str(home / "named.toml")
+
+
+def test_new_says_that_the_keys_do_not_encrypt(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    done = without("cryptography", arguments=["keys", "new", str(path), "--json"])
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["keys"][0]["cipher"] == "blake2b"
+    assert done.stderr.count("\n") == 1
+    assert "does not encrypt" in done.stderr
+    assert f"pip install 'gapless[secure]', remove {path}, and run" in done.stderr
+    chosen = ["keys", "new", str(tmp_path / "chosen.toml"), "--cipher", "blake2b"]
+    assert without("cryptography", arguments=chosen).stderr == ""
+
+
+def test_show_check_and_doctor_say_that_the_keys_do_not_encrypt(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = default_path()
+    Keyring.new(cipher="blake2b").create(path)
+    (note,) = answer(capsys, "show")["notes"]
+    assert answer(capsys, "check")["notes"] == [note]
+    label = Keyring.read(path).sealing_key.label
+    assert note.startswith(f"{path}: the key {label} authenticates datagrams and does not encrypt")
+    assert note.endswith(f"gapless keys rotate {path} --cipher aes-256-gcm")
+    for command in ("show", "check"):
+        assert run(["keys", command]) == 0
+        assert f"Note: {note}" in capsys.readouterr().out
+    finding = doctor.keys()
+    assert (finding.verdict, "does not encrypt" in finding.found) == ("warning", True)
+    assert "1 key, " in finding.found
+    path.rename(local_path())
+    finding = doctor.keys()
+    assert (finding.verdict, "does not encrypt" in finding.found) == ("note", True)
+    assert f"gapless keys rotate {local_path()} --cipher" in finding.advice
+    assert "gapless[secure]" not in finding.advice
+    monkeypatch.setattr("gapless.keys.ciphers.find_spec", lambda name: None)
+    assert "pip install 'gapless[secure]'" in doctor.keys().advice
+
+
+def test_a_rotation_reaches_a_cipher_that_encrypts(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Keyring.new(cipher="blake2b").write(file)
+    answer(capsys, "rotate", file, "--cipher", "aes-256-gcm")
+    assert "omit the cipher" in refusal(capsys, "rotate", file, "--cipher", "aes-256-gcm")
+    rows = answer(capsys, "rotate", file)["keys"]
+    assert [row["cipher"] for row in rows] == ["blake2b", "aes-256-gcm"]
+    assert answer(capsys, "show", file)["notes"] == []
+    assert answer(capsys, "retire", file, rows[0]["key"])["next_step"] == "add"
+    assert answer(capsys, "rotate", file)["keys"][2]["cipher"] == "aes-256-gcm"
 
 
 # show
@@ -201,6 +268,38 @@ def test_a_file_that_is_missing_or_not_private(
     file.chmod(0o644)
     for command in (["show", file], ["rotate", file], ["retire", file, "00000000"]):
         assert f"chmod 600 {file}" in refusal(capsys, *command)
+
+
+@pytest.mark.parametrize("command", [["show"], ["rotate"], ["check"], ["identity"]])
+def test_a_folder_that_this_user_may_not_enter(
+    open_config: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with entered_by_nobody(open_config):
+        code = run(["keys", *command])
+    out, err = capsys.readouterr()
+    assert code == (1 if command == ["check"] else 2)
+    assert "permission denied" in out + err
+    assert f"may not enter the folder {open_config}" in " ".join((out + err).split())
+    assert "sudo chown -R " in out + err or f"chmod u+rwx {open_config}" in out + err
+
+
+def test_a_folder_above_that_this_user_may_not_enter(
+    open_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with entered_by_nobody(open_config.parent):
+        assert f"may not enter the folder {open_config.parent};" in refusal(capsys, "show")
+        finding = doctor.keys()
+    assert (finding.verdict, "permission denied" in finding.found) == ("bad", True)
+
+
+def test_a_file_that_this_user_may_not_read(
+    open_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_config.chmod(0o755)
+    with entered_by_nobody(default_path()):
+        assert f"{default_path()}: permission denied: this user may not read the file" in refusal(
+            capsys, "show"
+        )
 
 
 # check

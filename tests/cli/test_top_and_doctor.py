@@ -140,6 +140,19 @@ def test_a_java_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.advice
 
 
+def test_the_doctor_names_the_package_that_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = doctor.extras()
+    assert finding.verdict == "ok"
+    assert "installed: cryptography (encryption" in finding.found
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setattr("gapless.keys.ciphers.find_spec", lambda name: None)
+    finding = doctor.extras()
+    assert finding.verdict == "note"
+    assert "missing: cryptography (encryption" in finding.found
+    assert "do not encrypt" in finding.found
+    assert "pip install 'gapless[secure]'" in finding.advice
+
+
 def test_the_doctor_knows_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAPLESS_MASTER", "spark://there:7077")
     finding = doctor.spark()

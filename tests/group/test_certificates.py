@@ -79,7 +79,7 @@ def test_asyncio_takes_the_same_option(folder: Path) -> None:
 
 @pytest.mark.parametrize("host", [ELSEWHERE, "2001:db8::1"])
 def test_an_address_of_a_network_is_used_with_certificates(folder: Path, host: str) -> None:
-    with pytest.raises(ConfigError, match="has no keys"):
+    with pytest.raises(ConfigError, match="no keyring of an operator"):
         blocking.join("orders", transport="tcp", host=host).open()
     with pytest.raises(TransportError, match=host):
         blocking.join("orders", transport="tcp", host=host, tls=folder).open()

@@ -18,11 +18,12 @@ from gapless import blocking
 from gapless.errors import ConfigError, TimedOutError, TransportError
 from gapless.events import KeyMismatch
 from gapless.group import group_keys
-from gapless.group.group_keys import INSECURE_VARIABLE
+from gapless.group.group_keys import INSECURE_VARIABLE, GroupKeys
 from gapless.keys.keyring import Keyring, default_path, local_path
 from gapless.locator import Locator
 from gapless.transport import InProcessNetwork, UdpMesh
 from gapless.wire.cipher import BLAKE2B
+from tests.support.closed_folders import entered_by_nobody, open_home
 from tests.support.networks import free_ports
 from tests.support.processes import CLI, ENVIRONMENT
 
@@ -132,7 +133,7 @@ def test_a_stranger_without_the_keys_of_this_user_does_not_meet_the_group(home: 
 def test_an_address_of_a_network_is_refused_with_the_steps_to_take(
     module: Any, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=f"has no keys.*{STEPS}"):
+    with pytest.raises(ConfigError, match=f"no keyring of an operator.*{local_path()}; {STEPS}"):
         open_and_close(module, **options)
 
 
@@ -264,7 +265,7 @@ def test_a_group_that_cannot_leave_its_machine_says_so_when_members_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_keys, "default_host", lambda: ELSEWHERE)
-    with pytest.raises(TimedOutError, match=f"so it stays on this machine; {STEPS}"):
+    with pytest.raises(TimedOutError, match=f"no keyring of an operator.*{local_path()}; {STEPS}"):
         blocking.join(GROUP, ports=free_ports(1), min_members=2, timeout=0.5).open()
     monkeypatch.setattr(group_keys, "default_host", lambda: "127.0.0.1")
     with pytest.raises(TimedOutError) as error:
@@ -317,6 +318,59 @@ def test_a_python_without_the_package_cryptography_makes_keys_that_authenticate(
     monkeypatch.setattr("gapless.keys.ciphers.find_spec", lambda name: None)
     meet()
     assert Keyring.read(local_path()).sealing_key.key.cipher == BLAKE2B.name
+
+
+def test_a_join_warns_of_keys_that_do_not_encrypt(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for the keyring that this join makes, and wherever the datagrams leave the machine."""
+    caplog.set_level(logging.INFO, logger="gapless")
+    monkeypatch.setattr("gapless.keys.ciphers.find_spec", lambda name: None)
+    assert unencrypted_levels(caplog, ports=0) == [logging.WARNING]
+    assert unencrypted_levels(caplog, ports=0) == [logging.INFO]
+    ring = Keyring.read(local_path())
+    transport = InProcessNetwork().open()
+    transport.seal = GroupKeys(ring).new_seal()
+    monkeypatch.setattr(transport, "locator", Locator.of("192.0.2.7", 1))
+    assert unencrypted_levels(caplog, transport=transport) == [logging.WARNING]
+    monkeypatch.undo()
+    ring.rotate(cipher="aes-256-gcm").promote().write(local_path())
+    assert unencrypted_levels(caplog, ports=0) == []
+
+
+def unencrypted_levels(caplog: pytest.LogCaptureFixture, **options: Any) -> list[int]:
+    """Join, and return the levels of the lines about keys that do not encrypt."""
+    caplog.clear()
+    open_and_close(blocking, **options)
+    found = [record for record in caplog.records if "does not encrypt" in record.message]
+    assert all("gapless keys rotate" in record.message for record in found)
+    return [record.levelno for record in found]
+
+
+def test_a_keyring_that_this_user_may_not_reach_is_not_replaced_by_the_local_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with open_home() as home:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+        Keyring.new().create(default_path())
+        with (
+            entered_by_nobody(home / ".config"),
+            pytest.raises(ConfigError, match=rf"{default_path()}: permission denied: .*; .*ch"),
+        ):
+            open_and_close(blocking)
+
+
+def test_a_home_of_another_user_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_home() as home:
+        temporary = home / "tmp"
+        temporary.mkdir()
+        temporary.chmod(0o777)
+        (home / "user").mkdir()
+        monkeypatch.delenv("XDG_CONFIG_HOME")
+        monkeypatch.setenv("HOME", str(home / "user"))
+        monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
+        with entered_by_nobody(home / "user"):
+            assert local_path() == temporary / f"gapless-{os.getuid()}" / "local.toml"
 
 
 def child_environment() -> dict[str, str]:

@@ -55,8 +55,13 @@ def test_a_file_is_never_replaced(path: Path) -> None:
 
 def test_a_file_that_others_can_read_is_refused(path: Path) -> None:
     path.chmod(0o644)
-    with pytest.raises(ConfigError, match="other users can access the file"):
+    with pytest.raises(ConfigError, match="other users can access the file") as caught:
         Identity.read(path)
+    text = str(caught.value)
+    assert f"chmod 600 {path}" in text
+    assert "make a new identity" in text
+    assert "gapless keys disallow" in text
+    assert "rotate the keys" not in text
 
 
 @pytest.mark.parametrize(

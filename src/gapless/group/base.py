@@ -12,6 +12,7 @@ from gapless.group.option_checks import wrong_argument
 from gapless.group.session import GroupSession, as_payload
 from gapless.identity import Address
 from gapless.logger import log
+from gapless.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,7 +118,7 @@ class GroupBase(DeprecatedMethods):
         )
         count = 0 if view is None else len(view)
         me = self.display_name if self.me is None else self.label(self.me)
-        return f"<{self.group}: {me}, {where}, {count} members>"
+        return f"<{self.group}: {me}, {where}, {format_count(count, 'member')}>"
 
     def __del__(self) -> None:
         # Without a session ``__init__`` has failed, and there is nothing to close.

@@ -16,7 +16,7 @@ from gapless.keys.identities import (
     default_identity_path,
     make_credentials,
 )
-from gapless.keys.secret_files import KeyringError
+from gapless.keys.secret_files import KeyringError, exists
 from gapless.wire.identities import Role
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _read_identity(options: MemberOptions) -> Identity | None:
     except KeyringError:
         return None  # without a home directory
     # A named file, and a file that cannot be read, is an error if missing.
-    is_there = bool(os.environ.get(ENVIRONMENT_VARIABLE)) or os.path.lexists(path)
+    is_there = bool(os.environ.get(ENVIRONMENT_VARIABLE)) or exists(path)
     return Identity.read(path) if is_there else None
 
 

@@ -7,19 +7,20 @@ In this order:
    ``gapless/keys.toml`` in the folder for configurations of this user.
 3. With ``tls=`` no keys: the certificates protect every connection, also on a network.
 4. The local keyring of this user (``local.toml`` beside ``keys.toml``), which the first member
-   makes. Other machines do not have it, so such a group stays on loopback: an address of a network
-   is refused, with the steps to take.
+   makes, with a warning if its keys do not encrypt. Other machines do not have it, so such a group
+   stays on loopback: an address of a network is refused, with the steps to take.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import ConfigError
-from gapless.keys.ciphers import suites_of
+from gapless.keys.ciphers import encryption_steps, plain_problem, suites_of
 from gapless.keys.keyring import (
     ENVIRONMENT_VARIABLE,
     Keyring,
@@ -27,7 +28,7 @@ from gapless.keys.keyring import (
     load_or_create,
     local_path,
 )
-from gapless.keys.secret_files import KeyringError
+from gapless.keys.secret_files import KeyringError, exists
 from gapless.logger import log
 from gapless.transport.socket_options import default_host, required_host
 from gapless.wire.seal import Seal
@@ -55,6 +56,8 @@ class GroupKeys(NamedTuple):
     """The file of the keyring, which a running member follows; None without a file."""
     is_local: bool = False
     """Whether the keys are those of this user on this machine: only loopback is safe."""
+    is_new: bool = False
+    """Whether this member has made the keyring."""
 
     def new_seal(self) -> Seal | None:
         """Return the envelope of the member; None for a group without keys."""
@@ -83,17 +86,21 @@ class GroupKeys(NamedTuple):
         chosen = host or required_host(discovery)
         if chosen is None:
             if not _is_loopback(default_host()):
-                discovery.confined = (
-                    f"this group has no keys, so it stays on this machine; {steps_to_keys()}"
-                )
+                discovery.confined = f"this group stays on this machine: {self._why_local()}"
             versions = {group.address.version for group in discovery.multicasts}
             return "::1" if versions == {6} else "127.0.0.1"
         if not _is_loopback(chosen):
             raise ConfigError(
-                f"{chosen} is an address of a network, and this group has no keys: everybody on"
-                f" the network could send, read and expel members; {steps_to_keys()}"
+                f"{chosen} is an address of a network, and this group stays on this machine:"
+                f" {self._why_local()}"
             )
         return chosen
+
+    def _why_local(self) -> str:
+        return (
+            "there is no keyring of an operator, and other machines do not have the local keyring"
+            f" of this user, {self.path}; {steps_to_keys()}"
+        )
 
 
 def choose_keys(options: MemberOptions) -> GroupKeys:
@@ -112,7 +119,8 @@ def choose_keys(options: MemberOptions) -> GroupKeys:
     if options.tls is not None:
         return GroupKeys(None)
     path = local_path()
-    return GroupKeys(load_or_create(path), path, is_local=True)
+    is_new = not exists(path)
+    return GroupKeys(load_or_create(path), path, is_local=True, is_new=is_new)
 
 
 def is_insecure(options: MemberOptions) -> bool:
@@ -163,9 +171,17 @@ def check_open_transport(options: MemberOptions, transport: Transport) -> None:
         )
 
 
-def log_unsealed(options: MemberOptions, transport: Transport) -> None:
-    """Say that a group has no keys: a warning where others can reach the member."""
+def log_protection(options: MemberOptions, transport: Transport, keys: GroupKeys) -> None:
+    """Say that a group has no keys, or keys that do not encrypt.
+
+    The line is a warning where others can reach the member, and for a new keyring.
+    """
     if transport.seal is not None:
+        if problem := plain_problem(transport.seal.ring):
+            is_open = keys.is_new or not transport.locator.ip.is_loopback
+            level = logging.WARNING if is_open else logging.INFO
+            steps = encryption_steps(keys.path or "FILE")
+            log.log(level, "%s: %s; %s", options.group, problem, steps)
         return
     is_open = not isinstance(options.transport, str)
     if os.environ.get(ENVIRONMENT_VARIABLE):
@@ -213,7 +229,7 @@ def _operator_path(given: str | Path | None) -> Path | None:
     except KeyringError:
         return None  # without a home directory
     # A file that cannot be read is an error, not a missing file.
-    return found if os.path.lexists(found) else None
+    return found if exists(found) else None
 
 
 def _is_loopback(host: str) -> bool:

@@ -26,7 +26,7 @@ from gapless.group.group_keys import (
     GroupKeys,
     check_open_transport,
     choose_keys,
-    log_unsealed,
+    log_protection,
 )
 from gapless.group.option_checks import check_options, read_ports
 from gapless.group.timeouts import Duration
@@ -205,7 +205,7 @@ class MemberOptions:
         except BaseException:
             transport.close()
             raise
-        log_unsealed(self, transport)
+        log_protection(self, transport, keys)
         join: dict[str, Any] = {"state": self.state is not None}
         if self.durable_name:
             join.update(resume=self.resume, stores=self.stores)

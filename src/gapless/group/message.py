@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gapless.group.headers import detach_headers, may_contain_wrapped
 from gapless.protocol.ready import UNICAST
 from gapless.run import PRIVATE, Run
+from gapless.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -124,7 +125,8 @@ class Batch:
         yield from map(Message, self._delivery.messages(), range(len(self)), [self] * len(self))
 
     def __repr__(self) -> str:
-        return f"<{len(self)} messages {self.first}..{self.last} from {self.name or self.sender}>"
+        count = format_count(len(self), "message")
+        return f"<{count} {self.first}..{self.last} from {self.name or self.sender}>"
 
 
 class Message:

@@ -23,7 +23,29 @@ SUITE_NAMES = (*SECRET_SUITES, BLAKE2B.name)
 
 def default_suite() -> str:
     """Return the name of the suite of a new key on this machine."""
-    return SUITE_NAMES[0] if find_spec("cryptography") else BLAKE2B.name
+    return SUITE_NAMES[0] if can_encrypt() else BLAKE2B.name
+
+
+def can_encrypt() -> bool:
+    """Return whether this Python has the package that the encrypting suites need."""
+    return find_spec("cryptography") is not None
+
+
+def plain_problem(ring: KeyRing) -> str:
+    """Return that the datagrams of a ring are readable, as a clause; "" if they are encrypted."""
+    key = ring.sealing_key
+    if key.cipher in SECRET_SUITES:
+        return ""
+    return (
+        f"the key {key.label} authenticates datagrams and does not encrypt them (cipher"
+        f" {key.cipher}), so others can read the messages on the network"
+    )
+
+
+def encryption_steps(path: object) -> str:
+    """Return how to encrypt the datagrams of the ring in the file ``path``."""
+    first = "" if can_encrypt() else "run pip install 'gapless[secure]' for every member, then "
+    return f"{first}rotate to a key that encrypts: gapless keys rotate {path} --cipher aes-256-gcm"
 
 
 def suites_of(ring: KeyRing) -> Mapping[str, CipherSuite]:

@@ -23,6 +23,7 @@ from gapless.errors import ConfigError
 from gapless.keys.ciphers import SECRET_SUITES
 from gapless.keys.keyring import config_folder
 from gapless.keys.secret_files import (
+    DamagedFileError,
     KeyringError,
     check_fields,
     create_private,
@@ -141,18 +142,30 @@ class Identity:
                 content is damaged; the text names the file, the problem and the remedy.
         """
         path = Path(path)
+        # A copied identity would be that of two members, so the remedy is a new one.
+        renewal = (
+            f"make a new identity (remove the file, then run gapless keys identity {path}), allow"
+            " the new one and disallow the old one (gapless keys allow, gapless keys disallow)"
+        )
         with errors_name(path, "cannot be read", "run as the owner of the file"):
             try:
-                values = parse_toml(decode_text(read_private(path)))
+                return cls._parse(parse_toml(decode_text(read_private(path, renewal))))
             except FileNotFoundError:
                 raise KeyringError(
                     "no such identity", f"run gapless keys identity {path}"
                 ) from None
-            check_fields(values, ("secret", "public"), "the identity")
-            found = cls(read_secret(values["secret"], "secret"))
-            if read_secret(values["public"], "public") != found.public_key:
-                raise damaged("public: not the public key of secret")
-            return found
+            except DamagedFileError as error:
+                raise KeyringError(
+                    error.problem, f"restore the file from a backup, or {renewal}"
+                ) from None
+
+    @classmethod
+    def _parse(cls, values: dict[str, Any]) -> Self:
+        check_fields(values, ("secret", "public"), "the identity")
+        found = cls(read_secret(values["secret"], "secret"))
+        if read_secret(values["public"], "public") != found.public_key:
+            raise damaged("public: not the public key of secret")
+        return found
 
     def create(self, path: str | Path) -> None:
         """Write a new file, and its missing folders, for this user only.

@@ -53,13 +53,16 @@ from gapless.keys.secret_files import (
     damaged,
     decode_text,
     errors_name,
+    exists,
     make_folders,
+    may_enter,
     parse_toml,
     read_private,
     read_secret,
     read_tables,
     replace_private,
 )
+from gapless.units import format_count
 from gapless.wire.identities import AllowList, Certificate, Role
 from gapless.wire.seal_keys import SECRET_BYTES, KeyRing, KeyState, SealKey
 
@@ -167,7 +170,7 @@ class Keyring:
                 )
 
     def __repr__(self) -> str:
-        return f"Keyring({self.ring.label}, {len(self.keys)} keys)"
+        return f"Keyring({self.ring.label}, {format_count(len(self.keys), 'key')})"
 
     # Making and changing
 
@@ -220,13 +223,20 @@ class Keyring:
     def _sealing_index(self) -> int:
         return next(at for at, key in enumerate(self.keys) if key.state is KeyState.SEAL)
 
-    def add(self, *, now: datetime | None = None) -> Keyring:
-        """Return this keyring with a new random key in the state ``open``."""
+    def add(self, *, now: datetime | None = None, cipher: str = "") -> Keyring:
+        """Return this keyring with a new random key in the state ``open``.
+
+        The default of ``cipher`` is the cipher of the sealing key.
+
+        Raises:
+            ConfigError: The cipher is unknown.
+        """
         mark = int(self.ring.label[:4], 16) * _ID_SPACE
         used = {stored.key.key_id for stored in self.keys}
         while (key_id := mark + secrets.randbelow(_ID_SPACE)) in used:
             pass
-        cipher = self.sealing_key.key.cipher
+        cipher = cipher or self.sealing_key.key.cipher
+        _check_cipher(cipher)
         key = SealKey(key_id, secrets.token_bytes(SECRET_BYTES), KeyState.OPEN, cipher)
         return replace(self, keys=(*self.keys, StoredKey(key, _whole_seconds(now))))
 
@@ -269,11 +279,14 @@ class Keyring:
             raise KeyringError(f"the key {label} is retired", "no further step is needed")
         return self._with_states({key_id: KeyState.RETIRED})
 
-    def rotate(self, step: str | None = None, *, now: datetime | None = None) -> Keyring:
+    def rotate(
+        self, step: str | None = None, *, now: datetime | None = None, cipher: str = ""
+    ) -> Keyring:
         """Return this keyring after a step of a rotation: ``add`` or ``seal``.
 
         Without ``step``, take the next step. A former key is retired by ``retire`` alone, because
-        the operator decides when no member seals with the former key.
+        the operator decides when no member seals with the former key. ``cipher`` is that of an
+        added key; by default that of the sealing key.
 
         Raises:
             ConfigError: The step is not possible now; the text names the step that is.
@@ -286,6 +299,11 @@ class Keyring:
                 "retire the key (gapless keys retire), or begin another rotation with --step add",
             )
         if chosen == RotationStep.SEAL:
+            if cipher:
+                raise KeyringError(
+                    f"the next step seals with a key that has its cipher ({cipher} was given)",
+                    "omit the cipher, or begin another rotation when this one is complete",
+                )
             return self.promote()
         if chosen != RotationStep.ADD:
             raise KeyringError("unknown step of a rotation", "expected add or seal")
@@ -294,7 +312,7 @@ class Keyring:
                 f"the key {self.new_keys[-1].label} is open, and does not seal yet",
                 "copy the file to every member, then run: gapless keys rotate --step seal",
             )
-        return self.add(now=now)
+        return self.add(now=now, cipher=cipher)
 
     def _with_states(self, states: dict[int, KeyState]) -> Keyring:
         changed = (
@@ -459,11 +477,24 @@ def default_path() -> Path:
 
 
 def config_folder() -> Path:
-    """Return the folder of Gapless for configurations of this user."""
+    """Return the folder of Gapless for configurations of this user.
+
+    Raises:
+        ConfigError: This user has no home directory, or may not enter it.
+    """
     config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    # The specification of XDG_CONFIG_HOME says that a relative path is to be ignored.
+    if config.is_absolute():
+        return config / "gapless"
     with _without_home():
-        # The specification of XDG_CONFIG_HOME says that a relative path is to be ignored.
-        return (config if config.is_absolute() else Path.home() / ".config") / "gapless"
+        home = Path.home()
+    if not may_enter(home):
+        # HOME is that of another user, for example behind sudo -u.
+        raise KeyringError(
+            f"this user may not enter the home directory {home}",
+            f"set HOME, or name the file: {ENVIRONMENT_VARIABLE}=FILE",
+        )
+    return home / ".config" / "gapless"
 
 
 @contextmanager
@@ -525,7 +556,7 @@ def load_or_create(path: Path) -> Keyring:
     Raises:
         ConfigError: The file or its folder cannot be used; the text says what to do.
     """
-    if not os.path.lexists(path):
+    if not exists(path):
         made = Keyring.new()
         with suppress(KeyringExistsError):
             made.create(path)

@@ -34,12 +34,16 @@ _OTHER_FOLDER = "name a file in a folder of this user"
 
 
 class KeyringError(ConfigError):
-    """A keyring cannot be used: ``problem`` is the reason, ``advice`` the remedy."""
+    """A file with secrets cannot be used: ``problem`` is the reason, ``advice`` the remedy."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(f"{problem}; {advice}")
         self.problem = problem
         self.advice = advice
+
+
+class DamagedFileError(KeyringError):
+    """The content of a file with secrets is damaged."""
 
 
 # Reading text
@@ -54,9 +58,9 @@ def decode_text(data: bytes) -> str:
         raise damaged("not UTF-8") from None
 
 
-def damaged(problem: str) -> KeyringError:
+def damaged(problem: str) -> DamagedFileError:
     """Return the error of a damaged file; ``problem`` names the place."""
-    return KeyringError(problem, "correct the file, or copy the file of another member")
+    return DamagedFileError(problem, "correct the file, or copy the file of another member")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -118,11 +122,61 @@ def _trusted(owner: int) -> bool:
     return owner in (os.geteuid(), 0)
 
 
-def read_private(path: Path) -> bytes:
-    """Return the content of a regular file that only this user or root can read and replace."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def exists(path: Path) -> bool:
+    """Return whether a file exists.
+
+    Raises:
+        ConfigError: This user may not enter the folder of the file; the text says what to do.
+    """
     try:
-        _check_file(path, os.fstat(descriptor))
+        path.lstat()
+    except PermissionError:
+        raise _denied(path, f"{path}: ") from None
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def may_enter(folder: Path) -> bool:
+    """Return whether this user can reach the files of a folder; a missing folder is none."""
+    try:
+        os.stat(f"{folder}/.")  # noqa: PTH116 - a Path drops the dot
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _denied(path: Path, where: str = "") -> KeyringError:
+    """Return the error of a file that this user may not reach or read."""
+    path = Path(os.path.realpath(path))
+    closed = [folder for folder in path.parents if not may_enter(folder)]
+    # Behind a closed folder nothing is known, so the outermost one is named.
+    target, mode = (closed[-1], "u+rwx") if closed else (path, "600")
+    what = f"may not enter the folder {target}" if closed else "may not read the file"
+    user, option = os.geteuid(), " -R" if closed else ""
+    if target.lstat().st_uid == user:
+        advice = f"run: chmod {mode} {target}"
+    else:
+        advice = (
+            f"if it was made with sudo, run: sudo chown{option} {user} {target}; otherwise name a"
+            " file of this user"
+        )
+    return KeyringError(f"{where}permission denied: this user {what}", advice)
+
+
+def read_private(path: Path, if_exposed: str = "rotate the keys") -> bytes:
+    """Return the content of a regular file that only this user or root can read and replace.
+
+    ``if_exposed`` is what to do if other users could read the file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        raise _denied(path) from None
+    try:
+        _check_file(path, os.fstat(descriptor), if_exposed)
         for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
             check_folder(folder)
         with open(descriptor, "rb", closefd=False) as file:
@@ -130,7 +184,7 @@ def read_private(path: Path) -> bytes:
     finally:
         os.close(descriptor)
     if len(data) > MAX_FILE_BYTES:
-        raise KeyringError(f"more than {MAX_FILE_BYTES} bytes", "name a keyring file")
+        raise KeyringError(f"more than {MAX_FILE_BYTES} bytes", "name another file")
     return data
 
 
@@ -186,9 +240,9 @@ def _publish(path: Path, text: str, give_name: Callable[[Path], object]) -> None
         _fsync_folder(path.parent)
 
 
-def _check_file(path: Path, status: os.stat_result) -> None:
+def _check_file(path: Path, status: os.stat_result, if_exposed: str) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise KeyringError("not a regular file", "name a keyring file")
+        raise KeyringError("not a regular file", "name another file")
     if not _trusted(status.st_uid):
         raise KeyringError(
             f"the file belongs to another user (uid {status.st_uid})",
@@ -198,7 +252,7 @@ def _check_file(path: Path, status: os.stat_result) -> None:
     if mode & 0o077:
         raise KeyringError(
             f"other users can access the file (mode {mode:04o})",
-            f"run: chmod 600 {path}; if others had access, rotate the keys",
+            f"run: chmod 600 {path}; if others had access, {if_exposed}",
         )
 
 
@@ -208,12 +262,12 @@ def check_folder(folder: Path) -> None:
     if not _trusted(status.st_uid):
         raise KeyringError(
             f"its folder belongs to another user (uid {status.st_uid}), who can replace the file",
-            "move the keyring to a folder of this user",
+            "move the file to a folder of this user",
         )
     if status.st_mode & 0o022:
         raise KeyringError(
             f"other users can write to its folder (mode {stat.S_IMODE(status.st_mode):04o})",
-            f"run: chmod go-w {folder}, or move the keyring to another folder",
+            f"run: chmod go-w {folder}, or move the file to another folder",
         )
 
 

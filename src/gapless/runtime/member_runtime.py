@@ -40,7 +40,7 @@ from gapless.runtime.keyring_watch import KeyringWatch
 from gapless.runtime.send_requests import SendRequests
 from gapless.transport.base import TURN_BYTES
 from gapless.transport.error_log import ErrorLog
-from gapless.units import NS_PER_S
+from gapless.units import NS_PER_S, format_count
 from gapless.wire.seal_keys import sealed_incarnation
 
 if TYPE_CHECKING:
@@ -457,8 +457,10 @@ class MemberRuntime:
             self.event_counts[name] = self.event_counts.get(name, 0) + 1
             if isinstance(event, ViewInstalled):
                 self.send_requests.on_view()
-                number, members = event.view.id.number, len(event.view.members)
-                self._event_log.add("view", f"{self.group}: view {number} with {members} members")
+                members = format_count(len(event.view.members), "member")
+                self._event_log.add(
+                    "view", f"{self.group}: view {event.view.id.number} with {members}"
+                )
             elif isinstance(event, Expelled):
                 self.expelled = True
                 if self.member.is_replaced:

@@ -113,4 +113,5 @@ class KeyRing:
         return int.from_bytes(digest.digest(), "little")
 
     def __repr__(self) -> str:
-        return f"KeyRing({self.label}, {len(self.keys)} keys)"
+        count = len(self.keys)
+        return f"KeyRing({self.label}, {count} key{'' if count == 1 else 's'})"

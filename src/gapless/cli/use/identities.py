@@ -15,6 +15,7 @@ from gapless.cli.rendering import echo, json_option, print_json
 from gapless.errors import ConfigError
 from gapless.keys.identities import Identity, default_identity_path
 from gapless.keys.keyring import Keyring, default_path, is_plain
+from gapless.keys.secret_files import exists
 from gapless.wire.identities import PUBLIC_KEY_BYTES, Certificate, Role
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def identity(file: Path | None, as_json: bool) -> None:
     this user.
     """
     path = file or default_identity_path()
-    made = not path.exists()
+    made = not exists(path)
     if made:
         Identity.new().create(path)
     found = Identity.read(path)

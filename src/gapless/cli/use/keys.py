@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from rich.markup import escape
 
-from gapless.cli.group_options import reach_options
+from gapless.cli.group_options import note, reach_options
 from gapless.cli.parameters import SECONDS
 from gapless.cli.rendering import console, echo, json_option, make_table, print_json
 from gapless.cli.use.identities import allow, disallow, identity, identity_rows
 from gapless.cli.use.member_keys import KeyStep, MembersKeys, wait_for_groups
 from gapless.errors import ConfigError
-from gapless.keys.ciphers import SUITE_NAMES
+from gapless.keys.ciphers import SUITE_NAMES, encryption_steps, plain_problem
 from gapless.keys.keyring import Keyring, RotationStep, default_path, format_time, parse_key_id
 from gapless.wire.seal_keys import KeyState
 
@@ -99,6 +99,11 @@ def new(file: Path | None, cipher: str | None, as_json: bool) -> None:
     path = file or default_path()
     made = Keyring.new(cipher=cipher or "")
     made.create(path)
+    if cipher is None and (problem := plain_problem(made.ring)):
+        note(
+            f"gapless keys new: {problem}: this Python has no package cryptography; run pip"
+            f" install 'gapless[secure]', remove {path}, and run this command again"
+        )
     _print_step(path, made, "new", made.sealing_key, as_json=as_json)
 
 
@@ -114,7 +119,10 @@ def show(file: Path | None, as_json: bool) -> None:
     found = Keyring.read(path)
     if as_json:
         described = {**_describe(found), "identities": identity_rows(found)}
-        print_json({"path": str(path), **described, "next": next_action(path, found)})
+        notes = _cipher_notes(path, found)
+        print_json(
+            {"path": str(path), **described, "notes": notes, "next": next_action(path, found)}
+        )
         return
     rows = [
         (*map(row.get, ("key", "state", "cipher", "created")), _age(stored), row["fingerprint"])
@@ -132,7 +140,10 @@ def show(file: Path | None, as_json: bool) -> None:
         columns = ("group", "name", "role", "public_key")
         identities = [tuple(map(escape, row.values())) for row in identity_rows(found)]
         out.print(make_table("Identities", columns, identities))
-    click.echo(f"{path}\nNext: {next_action(path, found)}")
+    click.echo(path)
+    for each in _cipher_notes(path, found):
+        click.echo(f"Note: {each}")
+    click.echo(f"Next: {next_action(path, found)}")
 
 
 @keys.command("rotate")
@@ -142,9 +153,16 @@ def show(file: Path | None, as_json: bool) -> None:
     type=click.Choice([RotationStep.ADD.value, RotationStep.SEAL.value]),
     help="add: a new key that opens; seal: the new key seals. By default the next step.",
 )
+@click.option(
+    "--cipher",
+    type=click.Choice(SUITE_NAMES),
+    help="The cipher of the added key; by default that of the key that seals.",
+)
 @rollout_options
 @json_option
-def rotate(file: Path | None, step: str | None, as_json: bool, **rollout: Any) -> int:
+def rotate(
+    file: Path | None, step: str | None, cipher: str | None, as_json: bool, **rollout: Any
+) -> int:
     """Take the next step of a rotation: add a key, then seal with the new key.
 
     Copy the file to every member after each step. With --group the command asks every member
@@ -153,7 +171,7 @@ def rotate(file: Path | None, step: str | None, as_json: bool, **rollout: Any) -
     """
     path = file or default_path()
     before = Keyring.read(path)
-    after = before.rotate(step)
+    after = before.rotate(step, cipher=cipher or "")
     added = len(after.keys) > len(before.keys)
     if added:
         _check_rollout(rollout)
@@ -364,7 +382,11 @@ def check(files: tuple[Path, ...], as_json: bool) -> int:
     checked = [_read_file(path) for path in files or (default_path(),)]
     rings = {str(each.path): each.ring for each in checked if each.ring is not None}
     problems = [each.problem for each in checked if each.problem] + differences(rings)
-    notes = [note for path, ring in rings.items() for note in _age_notes(path, ring)]
+    notes = [
+        each
+        for path, ring in rings.items()
+        for each in (*_age_notes(path, ring), *_cipher_notes(path, ring))
+    ]
     advice = "correct the problems, then run this command again"
     if not problems:
         path, ring = next(iter(rings.items()))
@@ -386,8 +408,8 @@ def check(files: tuple[Path, ...], as_json: bool) -> int:
         )
     for problem in problems:
         click.echo(f"Problem: {problem}")
-    for note in notes:
-        click.echo(f"Note: {note}")
+    for each in notes:
+        click.echo(f"Note: {each}")
     if problems:
         click.echo("The next step is not safe.")
     else:
@@ -473,6 +495,11 @@ def _find(ring: Keyring, key_id: int) -> StoredKey | None:
 
 def _sentence(parts: Sequence[tuple[str, list[str]]]) -> str:
     return "; ".join(f"{words} {', '.join(paths)}" for words, paths in parts if paths)
+
+
+def _cipher_notes(path: str | Path, ring: Keyring) -> list[str]:
+    problem = plain_problem(ring.ring)
+    return [f"{path}: {problem}; {encryption_steps(path)}"] if problem else []
 
 
 def _age_notes(path: str, ring: Keyring) -> list[str]:

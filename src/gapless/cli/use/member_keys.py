@@ -21,6 +21,7 @@ from gapless.cli.rendering import progress_bar
 from gapless.cli.use.top import observe_group
 from gapless.identity import member_label
 from gapless.keys.keyring import RotationStep
+from gapless.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +86,9 @@ def _wait_for_group(
             if not found.reasons or (left_s is not None and left_s <= 0):
                 return found
             ready = sum(row["ready"] for row in found.members)
-            progress = f"{ready} of {len(found.members)} members are ready"
+            total = len(found.members)
+            are = "is" if total == 1 else "are"
+            progress = f"{ready} of {format_count(total, 'member')} {are} ready"
             show(ready, progress)
             if found.reasons != shown:
                 shown = found.reasons

@@ -27,6 +27,7 @@ from gapless.cli.rendering import console, json_option, print_json
 from gapless.errors import GaplessError
 from gapless.identity import member_label
 from gapless.output.printable import printable
+from gapless.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -216,7 +217,7 @@ def render_screen(observation: GroupObservation, before: GroupObservation | None
     }
     head = Text.assemble(
         (printable(observation.group), "bold"),
-        f"  view {observation.view}, {len(observation.snapshots)} members,"
+        f"  view {observation.view}, {format_count(len(observation.snapshots), 'member')},"
         f" {time.strftime('%H:%M:%S')};"
         " * is this command",
     )

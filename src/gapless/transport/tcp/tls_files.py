@@ -64,7 +64,9 @@ class TlsFiles:
         """Raise ConfigError if a file cannot be used; the text says why, and what to do."""
         for path in (self.ca, self.cert):
             if _CERTIFICATE_MARK not in _read(path, is_secret=False):
-                raise ConfigError(f"tls: {path} has no certificate; expected {_CERTIFICATE_MARK!r}")
+                raise ConfigError(
+                    f"tls: {path} has no certificate; expected {_CERTIFICATE_MARK.decode()!r}"
+                )
         key = _read(self.key, is_secret=True)
         if any(mark in key for mark in _ENCRYPTED_MARKS):
             raise ConfigError(
