@@ -10,6 +10,11 @@ import logging
 
 from gapless.output.printable import printable
 
+RAISED = {"is_raised": True}
+"""The ``extra`` of a line about an error that ends a member, and that its next call raises.
+
+A command shows such an error once, as its own.
+"""
 _FORMATTER = logging.Formatter()
 
 

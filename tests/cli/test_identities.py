@@ -11,7 +11,11 @@ import pytest
 from gapless.cli.app import run
 from gapless.keys.identities import Identity
 from gapless.keys.keyring import Keyring
-from gapless.wire.identities import Role
+from gapless.wire.identities import Certificate, Role
+from tests.support.commands import command_group
+
+GROUP = "talk"
+"""The group of ``command_group``."""
 
 
 @pytest.fixture
@@ -88,3 +92,79 @@ def test_check_names_files_with_other_identities(
     answer(capsys, "allow", "anna", key, "--group", "orders", "--keys", file)
     found = answer(capsys, "check", file, other, code=1)
     assert any("different identities" in problem for problem in found["problems"])
+
+
+# Members with identities
+
+
+@pytest.fixture
+def identities(tmp_path: Path) -> Path:
+    """A folder with a keyring, and with an identity for each role of the group of commands."""
+    tmp_path.chmod(0o700)
+    ring = Keyring.new()
+    for role in Role:
+        one = Identity.new()
+        one.create(tmp_path / f"{role}.toml")
+        ring = ring.allow(GROUP, Certificate(role.value, role, one.public_key))
+    ring.create(tmp_path / "keys.toml")
+    return tmp_path
+
+
+def given(folder: Path, role: Role) -> list[str]:
+    return ["--keys", str(folder / "keys.toml"), "--identity", str(folder / f"{role}.toml")]
+
+
+@pytest.mark.parametrize(
+    ("role", "command", "words"),
+    [
+        (Role.OBSERVER, ["send"], "the role observer"),
+        (Role.OBSERVER, ["chat"], "the role observer"),
+        (Role.PUBLISHER, ["collect", "--name", "publisher"], "only a collector"),
+        (Role.PUBLISHER, ["listen"], "only sends"),
+    ],
+)
+def test_a_command_that_a_role_does_not_permit_leaves_the_running_member_alone(
+    identities: Path, role: Role, command: list[str], words: str
+) -> None:
+    """A member that joined first would replace the running member with this identity."""
+    permitted = ["send"] if role is Role.PUBLISHER else ["listen", "--events", "--json"]
+    with command_group(3) as group:
+        other = group.start("listen", "--events", "--json", *given(identities, Role.MEMBER))
+        other.next_line('"view_changed"')
+        running = group.start(permitted[0], *permitted[1:], *given(identities, role))
+        other.next_line('"joined"')
+        spool = ["--spool", str(identities / "spool")] if command[0] == "collect" else []
+        refused = group.start(command[0], *command[1:], *spool, *given(identities, role))
+        code, _, err = refused.end()
+        assert code == 2
+        assert words in err
+        asked = group.start("top", "--once", "--json", *given(identities, Role.COLLECTOR))
+        code, out, err = asked.end()
+        assert (code, len(json.loads(out)["members"])) == (0, 3), err
+        running.interrupt()
+        running.end()
+        assert not any("identity" in line for line in running.errors)
+
+
+def test_a_replaced_and_a_removed_member_say_why_once(identities: Path) -> None:
+    with command_group(4) as group:
+        first, removed = (
+            group.start("listen", "--events", "--json", *given(identities, role))
+            for role in (Role.MEMBER, Role.OBSERVER)
+        )
+        first.next_line('"joined"')
+        third = group.start("listen", "--events", "--json", *given(identities, Role.COLLECTOR))
+        first.next_line('"joined"')
+        second = group.start("listen", "--events", "--json", *given(identities, Role.MEMBER))
+        assert first.wait() == 2
+        assert len(first.errors) == 1, first.errors
+        assert "another member has joined talk with the identity" in first.errors[0]
+        Keyring.read(identities / "keys.toml").disallow(GROUP, "observer").write(
+            identities / "keys.toml"
+        )
+        assert removed.wait() == 2
+        assert len(removed.errors) == 1, removed.errors
+        assert "may not join talk any more" in removed.errors[0]
+        for running in (second, third):
+            running.interrupt()
+            assert running.end()[0] == 0

@@ -166,23 +166,32 @@ def parse_ports(text: str | None) -> int | range | None:
 
 @contextmanager
 def joined_group(
-    group: str, options: dict[str, Any], *, quiet: bool = False, **more: Any
+    group: str, options: dict[str, Any], *, quiet: bool = False, sends: bool = False, **more: Any
 ) -> Iterator[Group]:
-    """Be a member of ``group`` until the end of the block; with ``quiet`` only errors are shown."""
-    from gapless import blocking
+    """Be a member of ``group`` until the end of the block; with ``quiet`` only errors are shown.
 
+    A command that ``sends`` does not join with an identity that may only receive.
+    """
+    from gapless import blocking
+    from gapless.group.group_identity import check_may_send
+    from gapless.group.join_options import MemberOptions
+
+    protection: dict[str, Any] = {
+        "keys": options["keys"],
+        "identity": options.get("identity"),
+        "insecure": options.get("insecure", False),
+        "tls": options.get("tls"),
+        "transport": options["transport"],
+    }
+    if sends:
+        check_may_send(MemberOptions(group=group, **protection))
     config = read_config(options["profile"], options["config_file"], options["properties"])
     member = blocking.join(
         group,
         timeout=options["join_timeout"],
         min_members=options.get("min_members", 1),
-        keys=options["keys"],
-        identity=options.get("identity"),
-        insecure=options.get("insecure", False),
-        tls=options.get("tls"),
         allow_lossy=options.get("allow_lossy", False),
         discover=options["discover"],
-        transport=options["transport"],
         host=options["host"],
         ports=parse_ports(options["ports"]),
         display_name=options.get("display_name", ""),
@@ -190,6 +199,7 @@ def joined_group(
         config=config,
         trace=options.get("trace"),
         trace_mode=options.get("trace_mode", ""),
+        **protection,
         **more,
     )
     with signals_and_logs_handled(quiet=quiet), member:
@@ -214,8 +224,9 @@ class _ConsoleLogHandler(logging.Handler):
     """Writes log records to the present standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
-        note(f"gapless: {self.format(record)}")
+        """Write one record, unless the command itself shows the same error at its end."""
+        if not getattr(record, "is_raised", False):
+            note(f"gapless: {self.format(record)}")
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:

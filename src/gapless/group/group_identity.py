@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gapless.errors import ConfigError
+from gapless.group.group_keys import choose_keys
 from gapless.keys.identities import (
     ENVIRONMENT_VARIABLE,
     Identity,
@@ -45,9 +46,7 @@ def choose_identity(options: MemberOptions, keys: GroupKeys, config: Config) -> 
         )
     found = make_credentials(keys.keyring, options.group, _read_identity(options))
     assert found is not None, "the group has identities"
-    certificate = found.allowed.find(found.node)
-    assert certificate is not None, "only an allowed identity has credentials"
-    _check_role(options, certificate)
+    _check_role(options, _certificate(found))
     if options.node is not None and not options.stores:  # that of a spool is a mere default
         raise ConfigError("node= and an identity contradict each other: omit node=")
     if config.max_frame_bytes < MIN_FRAME_BYTES:
@@ -56,6 +55,33 @@ def choose_identity(options: MemberOptions, keys: GroupKeys, config: Config) -> 
             f" {MIN_FRAME_BYTES} or more"
         )
     return found
+
+
+def check_may_send(options: MemberOptions) -> None:
+    """Refuse a member that wants to send with an identity that may only receive.
+
+    To be called before joining, because joining replaces the running member of the identity.
+
+    Raises:
+        ConfigError: The identity has the role observer, or cannot be used.
+    """
+    keyring = choose_keys(options, makes=False).keyring
+    if keyring is None or keyring.allow_list(options.group) is None:
+        return
+    found = make_credentials(keyring, options.group, _read_identity(options))
+    assert found is not None, "the group has identities"
+    certificate = _certificate(found)
+    if certificate.role is Role.OBSERVER:
+        raise ConfigError(
+            f"the identity {certificate.name!r} has the role observer in {options.group}, which"
+            " only receives: ask the operator for the role member or publisher"
+        )
+
+
+def _certificate(credentials: Credentials) -> Certificate:
+    certificate = credentials.allowed.find(credentials.node)
+    assert certificate is not None, "only an allowed identity has credentials"
+    return certificate
 
 
 def _read_identity(options: MemberOptions) -> Identity | None:

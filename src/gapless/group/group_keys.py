@@ -103,8 +103,10 @@ class GroupKeys(NamedTuple):
         )
 
 
-def choose_keys(options: MemberOptions) -> GroupKeys:
+def choose_keys(options: MemberOptions, *, makes: bool = True) -> GroupKeys:
     """Return the keys of a member that opens a transport of its own.
+
+    ``makes`` is whether a missing local keyring is made; otherwise there are no keys yet.
 
     Raises:
         ConfigError: The keyring cannot be used; the text says what to do.
@@ -120,6 +122,8 @@ def choose_keys(options: MemberOptions) -> GroupKeys:
         return GroupKeys(None)
     path = local_path()
     is_new = not exists(path)
+    if is_new and not makes:
+        return GroupKeys(None)
     return GroupKeys(load_or_create(path), path, is_local=True, is_new=is_new)
 
 

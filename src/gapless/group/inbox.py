@@ -25,6 +25,7 @@ from gapless.errors import ClosedError
 from gapless.events import (
     LOGGED_EVENTS,
     DiscoveryFailed,
+    ExpelledFromGroup,
     GroupEvent,
     KeyMismatch,
     NoPeersFound,
@@ -279,8 +280,10 @@ class Inbox:
         )
 
     def log_event(self, event: InboxEvent) -> None:
-        """Log an unread event, if important."""
-        if isinstance(event, LOGGED_EVENTS) and self._handle is not None:
+        """Log an unread event, if important, unless the error that ends this member says more."""
+        if self._handle is None or (isinstance(event, ExpelledFromGroup) and self._handle.error):
+            return
+        if isinstance(event, LOGGED_EVENTS):
             self.problems.add(f"event.{event.kind}", f"{self._handle.group}: {event}")
 
     # On reading

@@ -19,7 +19,7 @@ from gapless.errors import ClosedError, GaplessError, NameInUseError, RemoteProt
 from gapless.identity import Address, RosterEntry, group_id, member_label
 from gapless.keys.ciphers import view_seal_key, view_suites
 from gapless.locator import Locator
-from gapless.logger import log
+from gapless.logger import RAISED, log
 from gapless.protocol.events import (
     EVENT_NAMES,
     Accepted,
@@ -367,7 +367,7 @@ class MemberRuntime:
                 f"the identity of this member may not join {self.group} any more: the keyring does"
                 " not allow it"
             )
-            log.error("%s", self.error)
+            log.error("%s", self.error, extra=RAISED)
             self.calls.append(PendingCall(self.stop))
             return
         self._credentials = self._credentials._replace(allowed=allowed)
@@ -465,12 +465,13 @@ class MemberRuntime:
                 self.expelled = True
                 if self.member.is_replaced:
                     self._end_replaced()
-                label = self._label(self.member.me)
-                self._event_log.add(
-                    "expelled",
-                    f"{self.group}: {label} was expelled; the group continues without this"
-                    " incarnation",
-                )
+                else:
+                    label = self._label(self.member.me)
+                    self._event_log.add(
+                        "expelled",
+                        f"{self.group}: {label} was expelled; the group continues without this"
+                        " incarnation",
+                    )
             elif isinstance(event, NameInUse):
                 self._refuse_name(event)
             elif isinstance(event, Unheard):
@@ -491,7 +492,7 @@ class MemberRuntime:
             f"another member has joined {self.group} with the identity of this member: make an"
             " identity for each member (gapless keys identity)"
         )
-        log.error("%s", self.error)
+        log.error("%s", self.error, extra=RAISED)
 
     def _refuse_name(self, event: NameInUse) -> None:
         """End, because another member is alive under the durable name."""
@@ -505,7 +506,7 @@ class MemberRuntime:
             f"({event.holder.short}): choose another durable name, or stop that member",
             event.holder,
         )
-        log.error("%s: cannot join: %s", self.group, self.error)
+        log.error("%s: cannot join: %s", self.group, self.error, extra=RAISED)
 
     def _label(self, member: Address) -> str:
         """Return a member for people: the own display name, or a durable name, and the short id."""

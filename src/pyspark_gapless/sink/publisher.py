@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gapless import blocking
 from gapless.errors import ClosedError, GaplessError, TimedOutError, UndeliveredError
+from gapless.group.group_identity import check_may_send
+from gapless.group.join_options import MemberOptions
 from gapless.group.sink_dedup import SinkRowId
 from gapless.logger import logger_of
 from gapless.units import NS_PER_S, format_duration
@@ -80,18 +82,22 @@ class PublisherMember:
         if self._group is not None and self._group.is_closed:
             self.leave(0.0)
         if self._group is None:
+            protection: dict[str, Any] = {
+                "transport": options.transport,
+                "keys": options.keys,
+                "insecure": options.insecure,
+                "tls": options.tls,
+            }
+            check_may_send(MemberOptions(group=options.group, **protection))
             group = blocking.join(
                 options.group,
                 timeout=options.join_timeout_ns / NS_PER_S,
                 discover=options.discover,
-                transport=options.transport,
                 host=options.host,
                 ports=options.ports,
-                keys=options.keys,
-                insecure=options.insecure,
-                tls=options.tls,
                 config=options.config,
                 listen=False,
+                **protection,
             )
             try:
                 self._group = group.open()

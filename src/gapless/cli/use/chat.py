@@ -39,7 +39,7 @@ def chat(group: str, nick: str | None, as_json: bool, **options: Any) -> None:
     `gapless listen` and `gapless send` can take part.
     """
     screen = ChatScreen(as_json=as_json)
-    with until_interrupted(), joined_group(group, options) as member:
+    with until_interrupted(), joined_group(group, options, sends=True) as member:
         reader = threading.Thread(target=screen.show_incoming, args=(member,), daemon=True)
         reader.start()
         default = options["display_name"] or options["name"] or _login_name()

@@ -99,7 +99,7 @@ def send(
         raise ConfigError(f"--chunk {chunk}: expected at least one byte")
     with (
         _source(file) as (source, size_bytes),
-        joined_group(group, options, listen=False) as member,
+        joined_group(group, options, sends=True, listen=False) as member,
     ):
         _wait_for(member, members, timeout_s, quiet=as_json)
         start_s = time.monotonic()

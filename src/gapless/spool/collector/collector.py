@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from gapless import blocking
 from gapless.config import Config
 from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError, TimedOutError
+from gapless.logger import RAISED
 from gapless.spool.collector.commit_loop import CommitLoop, log
 from gapless.spool.collector.options import DEFAULT_NAME, CollectorOptions, ParsedCollectorOptions
 from gapless.spool.collector.status import (
@@ -240,7 +241,7 @@ class Collector:
         if not isinstance(error, GaplessError):
             log.error("%s: the collector has failed", self.group, exc_info=error)
         else:
-            log.error("%s: the collector has ended: %s", self.group, error)
+            log.error("%s: the collector has ended: %s", self.group, error, extra=RAISED)
 
     def _make_member(self, spool: SpoolWriter) -> blocking.Group:
         # With a longer timeout, a member that is not admitted would found another group.

@@ -146,7 +146,7 @@ class CommitLoop:
             self._acknowledge_all = True
         elif isinstance(event, ExpelledFromGroup):
             self.incarnations += 1
-            log.warning("%s expelled this collector, which joins again", self.member.group)
+            log.warning("%s expelled this collector", self.member.group)
 
     # On commit
 
