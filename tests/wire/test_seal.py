@@ -33,6 +33,7 @@ from gapless.wire.seal import (
     MAX_SENDERS,
     SEAL_OVERHEAD_BYTES,
     WINDOW,
+    HeardMember,
     ReplayWindow,
     Seal,
     control_note,
@@ -284,6 +285,24 @@ def test_the_newest_datagram_of_a_sender_is_known() -> None:
         other.open(sealed[number])
         found.append(other.was_newest)
     assert found == [True, True, False]
+
+
+def test_the_other_members_of_the_group_that_were_heard_are_known_with_their_keys() -> None:
+    old, new = key(1), key(2, KeyState.OPEN)
+    mine = sealer(old, new)
+    theirs = sealer(key(1, KeyState.RETIRED), key(2))
+    assert mine.heard_members() == []
+    mine.seal(datagram(sender=B))
+    mine.open(theirs.seal(datagram()))
+    assert mine.heard_members() == [HeardMember(A, 2, 1)]
+    for to in (None, 200):
+        mine.open(theirs.seal(datagram(to=to)))
+    assert mine.heard_members() == [HeardMember(A, 2, 5)]  # numbers 2, and 3 on its path
+    elsewhere = encode(GROUP + 1, A, (Data(Run.of(A, 1, [b"x"])),), None)
+    mine.open(sealer(old, new).seal(elsewhere))
+    before = sealer(old, new)
+    mine.open(before.seal(datagram(sender=Address(B.node, B.incarnation - 1))))
+    assert mine.heard_members() == [HeardMember(A, 2, 5)]
 
 
 def test_an_own_datagram_that_comes_back_is_a_replay() -> None:

@@ -35,7 +35,7 @@ from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.errors import LocalProtocolError, RemoteProtocolError
 from gapless.identity import U64_MAX, Address
@@ -227,6 +227,15 @@ class _OwnKey:
         header = b"%b%c%c%b%b" % (MAGIC, VERSION, flags | SEALED, key_id, self.sender_fields)
         self.headers[_plain_header(flags, self.sender_fields)] = header
         return header
+
+
+class HeardMember(NamedTuple):
+    """Another member of the group whose datagrams a seal has opened under one key of the ring."""
+
+    member: Address
+    key_id: int
+    highest: int
+    """The sum of the highest opened counters: grows with every newer datagram."""
 
 
 class Seal:
@@ -638,6 +647,22 @@ class Seal:
             for header in other.paths:
                 del self._paths[header]
         senders[fields] = sender
+
+    def heard_members(self) -> list[HeardMember]:
+        """Return the other members that are remembered, one entry for each key of the ring.
+
+        Members of other groups, and own former incarnations, are left out.
+        """
+        found = []
+        for sender in self._senders.values():
+            fields = sender.sender_fields
+            is_other = fields.startswith(self._group) and fields[:_NODE_END] != self._member
+            if is_other and self._group and not sender.is_view:
+                _, node, incarnation = _SENDER_FIELDS.unpack(fields)
+                highest = sum(window.top for window in sender.windows)
+                member = Address(node, incarnation)
+                found.append(HeardMember(member, sender.key.key_id, highest))
+        return found
 
     def _forget_sender(self, fields: bytes) -> None:
         for header in self._senders.pop(fields).paths:
