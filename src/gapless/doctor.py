@@ -356,6 +356,15 @@ def keys() -> DoctorFinding:
     )
     if problem := plain_problem(found.ring):
         return DoctorFinding("keys", "warning", f"{shown}; {problem}", encryption_steps(path))
+    if found.new_keys:
+        return DoctorFinding(
+            "keys",
+            "note",
+            f"{shown}, and the newer key {found.new_keys[-1].label} is open: a rotation was not"
+            " complete when this file was copied",
+            f"if a member stays alone, the others may have retired {found.sealing_key.label}: copy"
+            " the newest keyring to this machine, and compare the files with gapless keys check",
+        )
     return DoctorFinding("keys", "ok", shown)
 
 

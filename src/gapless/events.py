@@ -437,10 +437,12 @@ class KeyMismatch(_EventBase):
     """This member is alone and hears datagrams that it cannot use: ``text`` says why.
 
     ``reason`` is ``"key"`` (sealed with another key), ``"sealed"`` (this member has no keys),
-    ``"unsealed"`` (the others have none), ``"certificate"`` (a certificate was refused, here or by
-    others), or, where keyrings differ about the identities that may join, ``"signed"``,
-    ``"unsigned"`` or ``"identity"``. The event occurs once for each reason, is always logged as a
-    warning, and belongs to ``snapshot().health`` while this member is alone.
+    ``"unsealed"`` (the others have none), ``"retired"`` (members whose datagrams open here do not
+    answer: they may have retired the key that this member seals with, or not have it yet),
+    ``"certificate"`` (a certificate was refused, here or by others), or, where keyrings differ
+    about the identities that may join, ``"signed"``, ``"unsigned"`` or ``"identity"``. The event
+    occurs once for each reason, is always logged as a warning, and belongs to
+    ``snapshot().health`` while this member is alone.
 
     What to do: give every member of the group a copy of one keyring file (``gapless keys check``
     compares files), with ``keys=`` or ``GAPLESS_KEYS``; after ``"certificate"``, valid certificates

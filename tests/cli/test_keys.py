@@ -461,6 +461,19 @@ def test_the_doctor_names_the_ring(home: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"ring {other.ring.label} in {home / 'other.toml'}" in doctor.keys().found
 
 
+def test_the_doctor_explains_a_member_with_an_old_keyring(home: Path) -> None:
+    """Its members seal with a key that the others may have retired."""
+    ring = Keyring.new().add()
+    ring.create(default_path())
+    finding = doctor.keys()
+    former, new = (stored.label for stored in ring.keys)
+    assert (finding.verdict, f"the newer key {new} is open" in finding.found) == ("note", True)
+    assert f"may have retired {former}: copy the newest keyring" in finding.advice
+    assert "gapless keys check" in finding.advice
+    ring.promote().write(default_path())
+    assert doctor.keys().verdict == "ok"
+
+
 def test_a_keyring_that_cannot_be_used_is_bad(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Keyring.new().create(default_path())
     default_path().chmod(0o644)

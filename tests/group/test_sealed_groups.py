@@ -184,6 +184,48 @@ def test_a_member_that_is_alone_with_wrong_keys_says_why(
         assert len(lone.view) == 1
 
 
+@TRANSPORTS
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_lone_member_whose_sealing_key_the_others_do_not_open_says_so(
+    path: Path, is_old: bool, transport: str
+) -> None:
+    """The datagrams of the others open here, so no other event says why nobody answers."""
+    first = Keyring.read(path).add()
+    rotated = first.promote()
+    former, new = (stored.label for stored in rotated.keys)
+    retired = rotated.retire(int(former, 16))
+    mine, theirs = (first, retired) if is_old else (rotated, Keyring.read(path))
+    own_key, other_key = (former, new) if is_old else (new, former)
+    old = path.with_name("mine.toml")
+    mine.write(old)
+    theirs.write(path)
+    ports = free_ports(3)
+    more = {"transport": transport, **options(ports)}
+    with (
+        blocking.join(GROUP, keys=path, **more) as one,
+        blocking.join(GROUP, keys=path, **more) as two,
+    ):
+        one.wait_for_members(2, WITHIN_S)
+        with blocking.join(GROUP, keys=old, **more) as lone:
+            event = _mismatch(lone)
+            assert event.reason == "retired"
+            assert f"they seal with the key {other_key}" in event.text
+            assert f"key {own_key} that this member seals with" in event.text
+            assert ("may have retired" in event.text) == is_old
+            assert "gapless keys check" in event.text
+            heard = [
+                transport_of(group).locator if transport == "mesh" else group.me.short
+                for group in (one, two)
+                if group.me is not None
+            ]
+            assert any(str(each) in event.text for each in heard)
+            assert event.text in lone.snapshot().health.problems
+            (theirs if is_old else mine).write(old if is_old else path)
+            for group in (one, two, lone):
+                group.wait_for_members(3, WITHIN_S)
+            until(lambda: lone.snapshot().health.ok, "the member is no longer alone")
+
+
 # Rotation
 
 

@@ -35,7 +35,7 @@ from gapless.protocol.member import Member
 from gapless.protocol.membership.membership import OVER
 from gapless.runtime.bundler import Bundler
 from gapless.runtime.discovery_monitor import DiscoveryMonitor
-from gapless.runtime.key_mismatch import describe_mismatches
+from gapless.runtime.key_mismatch import KeyMismatchWatch
 from gapless.runtime.keyring_watch import KeyringWatch
 from gapless.runtime.send_requests import SendRequests
 from gapless.transport.base import TURN_BYTES
@@ -145,6 +145,7 @@ class MemberRuntime:
             if watch is not None:
                 watch(trace.record_dropped)
         self.discovery_monitor = DiscoveryMonitor(group, transport)
+        self._key_mismatches = KeyMismatchWatch(transport, config.merge_interval_ns)
         self.keyring_watch = (
             None
             if keyring is None or transport.seal is None
@@ -379,9 +380,7 @@ class MemberRuntime:
     def _check_discovery(self, now_ns: int) -> None:
         view = self.member.view
         members = 0 if view is None else len(view)
-        mismatches = (
-            describe_mismatches(self.transport, self.member.counters) if members <= 1 else {}
-        )
+        mismatches = self._key_mismatches.check(now_ns, self.member.counters, is_alone=members <= 1)
         for event in self.discovery_monitor.check(now_ns, members, mismatches):
             self.event_counts[event.kind] = self.event_counts.get(event.kind, 0) + 1
             self._items.append(event)
