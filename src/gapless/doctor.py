@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -25,6 +26,11 @@ from gapless.errors import ConfigError, GaplessError
 from gapless.group.group_keys import INSECURE_VARIABLE, insecure_by_environment
 from gapless.keys import keyring
 from gapless.keys.ciphers import can_encrypt, encryption_steps, plain_problem
+from gapless.keys.identities import (
+    ENVIRONMENT_VARIABLE as IDENTITY_VARIABLE,
+    Identity,
+    default_identity_path,
+)
 from gapless.keys.secret_files import KeyringError, exists
 from gapless.transport import socket_options
 from gapless.transport.base import RECEIVE_BUFFER_BYTES
@@ -33,6 +39,8 @@ from gapless.units import format_count, format_size
 
 PROBE_GROUP = "gapless doctor"
 """The name of the group that the checks use."""
+MIN_VALID_S = 3 * 86_400
+"""How long a certificate should still be valid: later, members refuse its connections."""
 MIN_OPEN_FILES = 256
 """Minimum number of open files that groups and their connections need."""
 
@@ -50,8 +58,20 @@ class DoctorFinding(NamedTuple):
     advice: str = ""
 
 
-def run_checks(host: str | None = None, ports: int | range | None = None) -> list[DoctorFinding]:
+class SecurityFiles(NamedTuple):
+    """The files that members would use; None for those of the environment and of this user."""
+
+    keys: Path | None = None
+    identity: Path | None = None
+    tls: Path | None = None
+    """The folder of the certificates; None without."""
+
+
+def run_checks(
+    host: str | None = None, ports: int | range | None = None, files: SecurityFiles | None = None
+) -> list[DoctorFinding]:
     """Run every check; an error in one check does not stop the others."""
+    files = files or SecurityFiles()
     chosen = host or socket_options.default_host()
     checks: list[tuple[str, Callable[[], DoctorFinding]]] = [
         ("python", python),
@@ -65,7 +85,9 @@ def run_checks(host: str | None = None, ports: int | range | None = None) -> lis
         ("offload", offload),
         ("ports", lambda: free_ports(chosen, PORTS if ports is None else ports)),
         ("meeting place", rendezvous),
-        ("keys", keys),
+        ("keys", lambda: keys(files.keys)),
+        ("identity", lambda: identity(files.identity, files.keys)),
+        *([] if files.tls is None else [("certificates", partial(certificates, files.tls))]),
         ("open files", open_files),
         ("clock", clock),
         ("processors", processors),
@@ -330,10 +352,13 @@ def rendezvous() -> DoctorFinding:
     )
 
 
-def keys() -> DoctorFinding:
-    """Check which keyring this user has."""
+# Keys, identities and certificates
+
+
+def keys(given: Path | None = None) -> DoctorFinding:
+    """Check the keyring ``given``, or that of this user."""
     try:
-        if insecure_by_environment():
+        if given is None and insecure_by_environment():
             return DoctorFinding(
                 "keys",
                 "warning",
@@ -341,9 +366,8 @@ def keys() -> DoctorFinding:
                 " member can take part",
                 f"unset {INSECURE_VARIABLE}, and run gapless keys new",
             )
-        path = keyring.default_path()
-        is_named = bool(os.environ.get(keyring.ENVIRONMENT_VARIABLE))
-        if not is_named and not exists(path):
+        path = given or keyring.default_path()
+        if not _is_named(given, keyring.ENVIRONMENT_VARIABLE) and not exists(path):
             return _local_keys(path)
         found = keyring.Keyring.read(path)
     except KeyringError as error:
@@ -378,6 +402,81 @@ def _local_keys(path: Path) -> DoctorFinding:
             "keys", "note", f"{found}; {problem}", f"{encryption_steps(local)}; {advice}"
         )
     return DoctorFinding("keys", "note", found, advice)
+
+
+def identity(given: Path | None = None, keys: Path | None = None) -> DoctorFinding:
+    """Check the identity ``given``, or that of this user, and which groups allow the identity."""
+    try:
+        path = given or default_identity_path()
+    except KeyringError as error:  # without a home directory
+        return DoctorFinding("identity", "note", error.problem, error.advice)
+    try:
+        allowed = _allowed_identities(keys)
+        groups = ", ".join(dict.fromkeys(each.group for each in allowed))
+        if not _is_named(given, IDENTITY_VARIABLE) and not exists(path):
+            found = f"no identity in {path}"
+            if not groups:
+                return DoctorFinding("identity", "ok", f"{found}, and no group here needs one")
+            return DoctorFinding(
+                "identity",
+                "note",
+                f"{found}; the keyring names the identities that may join {groups}",
+                "to join these groups run gapless keys identity, and let the operator allow its"
+                " public key",
+            )
+        own = Identity.read(path)
+    except KeyringError as error:
+        return DoctorFinding("identity", "bad", error.problem, error.advice)
+    except ConfigError as error:
+        problem, _, advice = str(error).partition(": run ")
+        return DoctorFinding("identity", "bad", problem, f"run {advice}" if advice else problem)
+    public = own.public_key.hex()
+    may = {each.group: each.certificate for each in allowed if each.certificate.node == own.node}
+    missing = sorted({each.group for each in allowed} - may.keys())
+    shown = [f"{group} (as {one.name!r}, {one.role})" for group, one in sorted(may.items())]
+    found = f"{public} in {path}, allowed in {', '.join(shown) or 'no group of the keyring'}"
+    if not missing:
+        return DoctorFinding("identity", "ok", found)
+    return DoctorFinding(
+        "identity",
+        "note",
+        f"{found}; not allowed in {', '.join(missing)}",
+        f"to join, let the operator run gapless keys allow NAME {public} --group"
+        f" {missing[0]}, and copy the keyring to every member",
+    )
+
+
+def _is_named(given: Path | None, variable: str) -> bool:
+    """Return whether the user has named a file, so that the file must exist."""
+    return given is not None or bool(os.environ.get(variable))
+
+
+def _allowed_identities(given: Path | None) -> tuple[keyring.AllowedIdentity, ...]:
+    """Return the identities in the keyring of this user; none if there is no usable keyring."""
+    with suppress(ConfigError):  # the check of the keys has the error
+        return keyring.Keyring.read(given or keyring.default_path()).identities
+    return ()
+
+
+def certificates(folder: Path) -> DoctorFinding:
+    """Check the certificates in ``folder`` as other members check them."""
+    from gapless.transport.tcp.tls import Certificates
+    from gapless.transport.tcp.tls_files import TlsFiles
+
+    try:
+        found = Certificates(TlsFiles.of(folder))
+    except ConfigError as error:
+        problem, _, advice = str(error).partition("; ")
+        return DoctorFinding("certificates", "bad", problem, advice or "name another folder")
+    shown = f"{found.files.cert} is valid until {found.expires}"
+    if found.expires_s - time.time() < MIN_VALID_S:
+        return DoctorFinding(
+            "certificates",
+            "warning",
+            shown,
+            "replace the certificate soon (docs/guides/operating/certificates.md)",
+        )
+    return DoctorFinding("certificates", "ok", shown)
 
 
 # The machine

@@ -11,6 +11,7 @@ from rich.console import Console
 from gapless.cli.app import run
 from gapless.cli.data.pipeline import show
 from gapless.cli.lab.common import RunDisplay
+from gapless.keys.keyring import Keyring
 from gapless_lab.sensor_pipeline.report import PipelineReport, committed_offsets
 from gapless_lab.sensor_pipeline.runner import PipelineProgress
 from tests.support.missing_packages import without
@@ -29,6 +30,7 @@ WRONG = {
     "a time that is none": (["--seconds", "soon"], "500ms"),
     "a negative seed": (["--seed", "-1"], "-1"),
     "a pattern": (["--output", "out*"], "another folder"),
+    "no keyring": (["--spool-keys", "none.toml"], "no such keyring"),
 }
 
 
@@ -42,6 +44,17 @@ def test_wrong_options_are_told_in_a_line(
     assert not out
     assert err.count("\n") == 1
     assert said in err
+    assert not (tmp_path / "out").exists(), "nothing was begun"
+
+
+def test_keys_that_do_not_encrypt_are_refused_before_anything_is_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o700)
+    Keyring.new(cipher="blake2b").create(tmp_path / "keys.toml")
+    options = ["--output", str(tmp_path / "out"), "--spool-keys", str(tmp_path / "keys.toml")]
+    assert run(["pipeline", *options]) == 2
+    assert "'blake2b' does not encrypt" in capsys.readouterr().err
     assert not (tmp_path / "out").exists(), "nothing was begun"
 
 

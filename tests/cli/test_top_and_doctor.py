@@ -13,7 +13,12 @@ import pytest
 
 from gapless import doctor
 from gapless.cli.app import run
+from gapless.keys.identities import Identity, default_identity_path
+from gapless.keys.keyring import Keyring, default_path
+from gapless.wire.identities import Certificate, Role
+from tests.support.certificates import Authority
 from tests.support.commands import command_group
+from tests.support.missing_packages import without
 
 
 def test_top_asks_every_member_how_it_stands() -> None:
@@ -138,6 +143,90 @@ def test_a_java_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.verdict == "note"
     assert "/nowhere" in finding.found
     assert finding.advice
+
+
+def test_the_doctor_checks_certificates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority()
+    folder = authority.write(tmp_path / "tls")
+    finding = doctor.certificates(folder)
+    assert (finding.check, finding.verdict) == ("certificates", "ok")
+    assert f"{folder / 'cert.pem'} is valid until 2" in finding.found
+    monkeypatch.setattr(doctor, "MIN_VALID_S", 20 * 86_400)
+    assert doctor.certificates(folder).verdict == "warning"
+    authority.write(folder, expired=True)
+    assert "certificate has expired" in doctor.certificates(folder).found
+    authority.write(folder, early=True)
+    assert "certificate is not yet valid" in doctor.certificates(folder).found
+    authority.write(folder)
+    (folder / "key.pem").chmod(0o644)
+    finding = doctor.certificates(folder)
+    assert "other users can access the private key" in finding.found
+    assert finding.advice.startswith(f"run: chmod 600 {folder / 'key.pem'}")
+    (folder / "key.pem").unlink()
+    assert run(["doctor", "--host", "127.0.0.1", "--tls", str(folder), "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    bad = [one for one in findings if one["verdict"] == "bad"]
+    assert [one["check"] for one in bad] == ["certificates"]
+    assert f"there is no file {folder / 'key.pem'}" in bad[0]["found"]
+
+
+def test_the_doctor_names_the_groups_of_an_identity(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("GAPLESS_KEYS", "GAPLESS_IDENTITY"):
+        monkeypatch.delenv(name, raising=False)
+    path, own = default_identity_path(), Identity.new()
+    finding = doctor.identity()
+    assert finding.verdict == "ok"
+    assert f"no identity in {path}, and no group here needs one" in finding.found
+    ring = Keyring.new()
+    for group in ("orders", "payments"):
+        other = Certificate("other", Role.MEMBER, Identity.new().public_key)
+        ring = ring.allow(group, other)
+    ring.create(default_path())
+    finding = doctor.identity()
+    assert (finding.verdict, finding.found.endswith("may join orders, payments")) == ("note", True)
+    assert "gapless keys identity" in finding.advice
+    own.create(path)
+    assert "allowed in no group of the keyring; not allowed in orders" in doctor.identity().found
+    ring = ring.allow("orders", Certificate("store", Role.COLLECTOR, own.public_key))
+    ring.write(default_path())
+    finding = doctor.identity()
+    assert finding.verdict == "note"
+    assert "allowed in orders (as 'store', collector); not allowed in payments" in finding.found
+    public = own.public_key.hex()
+    assert f"gapless keys allow NAME {public} --group payments" in finding.advice
+    ring = ring.allow("payments", Certificate("desk", Role.OBSERVER, own.public_key))
+    ring.write(default_path())
+    assert doctor.identity().verdict == "ok"
+    elsewhere = tmp_path / "elsewhere.toml"
+    default_path().rename(elsewhere)
+    assert "no group of the keyring" in doctor.identity().found
+    options = ["--keys", str(elsewhere), "--identity", str(path), "--json"]
+    assert run(["doctor", "--host", "127.0.0.1", *options]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    shown = {one["check"]: one["found"] for one in findings}
+    assert "payments (as 'desk', observer)" in shown["identity"]
+    assert ring.ring.label in shown["keys"]
+    path.chmod(0o644)
+    finding = doctor.identity()
+    assert (finding.verdict, "make a new identity" in finding.advice) == ("bad", True)
+
+
+def test_the_doctor_names_an_identity_that_this_python_cannot_use(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / "identity.toml"
+    Identity.new().create(path)
+    arguments = ["doctor", "--host", "127.0.0.1", "--identity", str(path), "--json"]
+    done = without("cryptography", arguments=arguments)
+    assert done.returncode == 1, done.stderr
+    (bad,) = [one for one in json.loads(done.stdout)["findings"] if one["verdict"] == "bad"]
+    assert bad["check"] == "identity"
+    assert bad["advice"] == "run pip install 'gapless[secure]'"
 
 
 def test_the_doctor_names_the_package_that_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from gapless import blocking
 from gapless.errors import ConfigError, TimedOutError, TransportError
 from gapless.events import KeyMismatch
 from gapless.group import group_keys
-from gapless.group.group_keys import INSECURE_VARIABLE, GroupKeys
+from gapless.group.group_keys import INSECURE_VARIABLE, GroupKeys, choose_keys
+from gapless.group.join_options import MemberOptions
 from gapless.keys.keyring import Keyring, default_path, local_path
 from gapless.locator import Locator
 from gapless.transport import InProcessNetwork, UdpMesh
@@ -370,7 +371,8 @@ def test_a_home_of_another_user_is_no_home(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("HOME", str(home / "user"))
         monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
         with entered_by_nobody(home / "user"):
-            assert local_path() == temporary / f"gapless-{os.getuid()}" / "local.toml"
+            found = choose_keys(MemberOptions(group=GROUP)).path
+        assert found == temporary / f"gapless-{os.getuid()}" / "local.toml"
 
 
 def child_environment() -> dict[str, str]:

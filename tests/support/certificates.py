@@ -44,6 +44,7 @@ class Authority:
         name: str = "a member",
         *,
         expired: bool = False,
+        early: bool = False,
         purposes: Any = BOTH,
         passphrase: bytes = b"",
     ) -> Path:
@@ -52,6 +53,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         first, last = (now - 2 * DAY, now - DAY) if expired else (now - DAY, now + 10 * DAY)
+        if early:
+            first, last = now + DAY, now + 10 * DAY
         made = _builder(_name(name), self._name, key.public_key(), first, last)
         made = made.add_extension(x509.ExtendedKeyUsage(list(purposes)), critical=False)
         cipher = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()

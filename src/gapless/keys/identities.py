@@ -142,6 +142,7 @@ class Identity:
                 content is damaged; the text names the file, the problem and the remedy.
         """
         path = Path(path)
+        _ed25519()  # without the package no file helps
         # A copied identity would be that of two members, so the remedy is a new one.
         renewal = (
             f"make a new identity (remove the file, then run gapless keys identity {path}), allow"

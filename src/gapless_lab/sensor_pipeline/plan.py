@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gapless.errors import ConfigError
 from gapless.output.private_files import make_private_folder, open_private, unsafe_folder
+from gapless.spool.encryption import SpoolKeys
 from gapless_lab.plans import check_above_zero, check_range, check_share
 from gapless_lab.sensor_pipeline.worker import SensorTask
 from pyspark_gapless.runtime.cache_dir import write_whole
@@ -37,6 +38,8 @@ class OutputPlan:
     output: Path
     loss: float = 0.05
     master: str | None = None
+    spool_keys: Path | None = None
+    """The keyring of an encrypted spool."""
 
     def __post_init__(self) -> None:
         check_path(self.output)
@@ -70,6 +73,7 @@ class OutputPlan:
             discovery_dir=self.discovery_dir.absolute(),
             ledgers=self.ledgers.absolute(),
             spool=self.spool_dir.absolute(),
+            spool_keys="" if self.spool_keys is None else str(self.spool_keys.absolute()),
             loss=self.loss,
             **fields,
         )
@@ -109,6 +113,10 @@ class PipelinePlan(OutputPlan):
             raise ConfigError(
                 "--discover says where the members of a group are; name the group with --group"
             )
+        if self.spool_keys is not None:
+            keys = SpoolKeys(self.spool_keys)
+            if self.kind != SPOOL:
+                keys.sealing()  # raises unless the keys encrypt
         check_range("producers", self.producers, 1, 32)
         check_range("messages", self.messages, 1, unit=", of each producer")
         check_range("rate", self.rate, 1, 1_000_000, " messages a second, of each producer")

@@ -83,15 +83,17 @@ def build_report(
     since: int,
     ledgers: Path,
     high: Mapping[str, int] | None = None,
+    spool_keys: Path | None = None,
 ) -> PipelineReport:
     """Count the tables and compare; ``since`` is the first bronze batch of the run.
 
     The acknowledged messages come from the ledgers of the producers, or from the spool up to
-    ``high``.
+    ``high``; ``spool_keys`` opens an encrypted spool.
     """
     held = rows_by_stream(spark, pipeline)
     if high is not None:
-        acknowledged, missing = missing_by_stream(held, high, pipeline.spool)
+        view = SpoolReader(pipeline.spool, keys=spool_keys)
+        acknowledged, missing = missing_by_stream(held, high, view)
     else:
         acknowledged, missing = missing_by_incarnation(held, read_incarnations(ledgers))
     bronze = sum(each.rows for each in held.values())
@@ -146,7 +148,7 @@ def rows_by_stream(spark: SparkSession, pipeline: Pipeline) -> dict[str, StreamR
 
 
 def missing_by_stream(
-    held: Mapping[str, StreamRows], high: Mapping[str, int], path: Path
+    held: Mapping[str, StreamRows], high: Mapping[str, int], view: SpoolReader
 ) -> tuple[int, dict[str, int]]:
     """Return how many messages the spool has had, and how many of each stream are missing.
 
@@ -154,7 +156,6 @@ def missing_by_stream(
     several seqnos and a single row, so only the ends of streams are compared. The spool records the
     messages dropped by a limit.
     """
-    view = SpoolReader(path)
     view.refresh()
     lost = dict(view.dropped())
     for key, seqno in high.items():

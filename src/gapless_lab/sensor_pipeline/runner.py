@@ -91,7 +91,12 @@ def run(
     """Run the pipeline to the end, or until ``stop`` is set; return the report."""
     find_installation()
     java.find_java()
-    plan = replace(plan, output=plan.output.absolute(), spool=plan.spool and plan.spool.absolute())
+    plan = replace(
+        plan,
+        output=plan.output.absolute(),
+        spool=plan.spool and plan.spool.absolute(),
+        spool_keys=plan.spool_keys and plan.spool_keys.absolute(),
+    )
     with locked(plan.output):
         return _PipelineRun(plan, on_progress, stop or threading.Event()).run()
 
@@ -108,7 +113,8 @@ class TableRun:
     ) -> None:
         self.plan = plan
         self.on_progress = on_progress
-        self.pipeline = Pipeline(plan.output, plan.spool_dir)
+        keys = {} if plan.spool_keys is None else {"spoolKeys": str(plan.spool_keys)}
+        self.pipeline = Pipeline(plan.output, plan.spool_dir, **keys)
         self.testbed = SensorTestbed(task, plan.logs)
         self.note = ""
         self.seconds: dict[str, float | None] = dict.fromkeys(phases)
@@ -156,7 +162,13 @@ class TableRun:
         """Compare the tables with the acknowledged messages, or with the spool up to ``high``."""
         sent, ledgers = self.testbed.sent, self.plan.ledgers
         return build_report(
-            spark, self.pipeline, sent=sent, since=since, ledgers=ledgers, high=high
+            spark,
+            self.pipeline,
+            sent=sent,
+            since=since,
+            ledgers=ledgers,
+            high=high,
+            spool_keys=self.plan.spool_keys,
         )
 
     @contextmanager
@@ -183,7 +195,7 @@ class TableRun:
         spool = self.plan.spool_dir
         try:
             if self._spool_reader is None:
-                self._spool_reader = SpoolReader(spool)
+                self._spool_reader = SpoolReader(spool, keys=self.plan.spool_keys)
             self._spool_reader.refresh()
             size_bytes = sum(path.stat().st_size for path in (spool / "segments").glob("*.run"))
             return size_bytes, self._spool_reader.high()
@@ -213,7 +225,8 @@ class _PipelineRun(TableRun):
     def run(self) -> PipelineReport:
         self.begin("Spark starts")
         if self.about.kind == SPOOL:
-            SpoolReader(self.plan.spool_dir)  # raises if there is none
+            # Raises if there is none.
+            SpoolReader(self.plan.spool_dir, keys=self.plan.spool_keys)
         self._check_checkpoint()
         with ExitStack() as stack:
             stack.enter_context(self.reporting())
@@ -226,7 +239,10 @@ class _PipelineRun(TableRun):
             since = max(self.pipeline.bronze.published(), default=-1) + 1
             if self.about.kind == GROUP:
                 group, discover = self.about.where, self.plan.discover
-                collector = Collector(self.plan.spool_dir, group, discover=discover)
+                keys: dict[str, Any] = {}
+                if self.plan.spool_keys is not None:
+                    keys["spool_keys"] = self.plan.spool_keys
+                collector = Collector(self.plan.spool_dir, group, discover=discover, **keys)
                 self.collector = stack.enter_context(collector)
             stack.enter_context(self.testbed)
             if self.about.kind == OWN:

@@ -50,6 +50,8 @@ class SensorTask(ProducerTask):
 
     messages: int | None
     spool: Path
+    spool_keys: str = ""
+    """The path of the keyring of an encrypted spool; empty without one."""
     traces: str = ""
     """The folder of the traces; empty if none are recorded."""
 
@@ -156,7 +158,7 @@ class SensorProducer(SensorMember, ProducerWorker[SensorTask, "Receipt"]):
         incarnations = self.ledger.contents.incarnations
         while incarnations and not self.ended.wait(RETRY_INTERVAL_S):
             before = self.ledger.contents.next_number
-            view = SpoolReader(self.task.spool)
+            view = SpoolReader(self.task.spool, keys=self.task.spool_keys or None)
             view.refresh()
             self.ledger.acknowledge(view.high().get(incarnations[-1].origin, 0))
             if self.ledger.contents.next_number == before:
@@ -189,6 +191,8 @@ class CollectorWorker(SensorMember):
         """Join the group; if a busy machine takes too long, retry with another transport."""
         while True:
             task, options = self.task, self.join_options()
+            if task.spool_keys:
+                options["spool_keys"] = task.spool_keys
             collector = Collector(task.spool, task.group, name=task.collector, **options)
             try:
                 collector.start().wait_joined()

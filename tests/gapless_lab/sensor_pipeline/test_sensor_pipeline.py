@@ -293,9 +293,9 @@ def test_a_spool_says_what_is_not_in_the_table(tmp_path: Path) -> None:
     writer.commit()
     high = {str(A): 10, str(B): 15}
     whole = {str(A): StreamRows(10, 10, 1, 10), str(B): StreamRows(10, 10, 1, 10)}
-    assert missing_by_stream(whole, high, writer.path) == (20, {}), (
+    assert missing_by_stream(whole, high, SpoolReader(writer.path)) == (20, {}), (
         "what never came was not acknowledged"
     )
     part = {str(B): StreamRows(8, 8, 1, 8)}
-    assert missing_by_stream(part, high, writer.path) == (20, {str(A): 10, str(B): 2})
+    assert missing_by_stream(part, high, SpoolReader(writer.path)) == (20, {str(A): 10, str(B): 2})
     writer.close()

@@ -18,6 +18,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from gapless.errors import ConfigError
+from gapless.keys.keyring import Keyring
 from gapless_lab.sensor_pipeline.plan import PipelinePlan
 from gapless_lab.sensor_pipeline.readings import BREAKS, START, Reading, reading
 from gapless_lab.sensor_pipeline.report import watermark_of
@@ -308,6 +309,27 @@ def test_a_run_from_producers_to_gold(spark: SparkSession, tmp_path: Path) -> No
     assert phases == ["Spark starts", "sending", "catching up", "checking"]
     assert stands[-1].rows == {"bronze": 8400, "silver": 8400, "gold": report.gold}
     assert stands[-1].lag == 0
+
+
+def test_a_run_with_an_encrypted_spool(spark: SparkSession, tmp_path: Path) -> None:
+    """The collector encrypts; the producers that continue, Spark and the report decrypt."""
+    tmp_path.chmod(0o700)
+    ring, output = tmp_path / "spool-keys.toml", tmp_path / "out"
+    Keyring.new().create(ring)
+    for messages in (200, 300):
+        plan = PipelinePlan(
+            output=output, producers=1, messages=messages, rate=None, once=True, spool_keys=ring
+        )
+        report = run(plan)
+        assert report.is_exact, report.problems
+        assert (report.acknowledged, report.bronze) == (messages, messages)
+    segments = [path.read_bytes() for path in (output / "spool" / "segments").glob("*.run")]
+    assert segments
+    assert not any(b'"celsius"' in data for data in segments)
+    other = PipelinePlan(output=tmp_path / "other", spool=output / "spool", spool_keys=ring)
+    report = run(other)
+    assert report.is_exact, report.problems
+    assert (report.acknowledged, report.bronze) == (300, 300)
 
 
 def test_what_a_kill_left_of_the_first_plan_is_in_nobodys_way(

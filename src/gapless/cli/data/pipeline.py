@@ -21,7 +21,7 @@ from gapless.cli.lab.common import (
     print_table,
     print_verdict,
 )
-from gapless.cli.parameters import MAX_SEED, SECONDS
+from gapless.cli.parameters import MAX_SEED, SECONDS, spool_keys_option
 from gapless.cli.rendering import docs_page, json_option, master_option
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ ENDING = "what is collected still goes into the tables"
     help=f"Discovery of the members of --group: {docs_page('guides/discovery')}",
 )
 @folder_option("--spool", help="Read an existing spool; start no producers and no collector.")
+@spool_keys_option(
+    "Encrypt the spool with the sealing key of this keyring, or read it with its keys."
+)
 @flag_option("--once", help="Read to the end of the spool, and exit.")
 @flag_option("--follow", help="Run until Ctrl-C; producers send without end.")
 @json_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -30,16 +31,41 @@ _MARKS = {
     metavar="FIRST[-LAST]",
     help="The ports that members would try; 7800-7899 by default.",
 )
+@click.option(
+    "--keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The keyring to check; by default that of GAPLESS_KEYS, else of this user.",
+)
+@click.option(
+    "--identity",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The identity to check; by default that of GAPLESS_IDENTITY, else of this user.",
+)
+@click.option(
+    "--tls",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="A folder with ca.pem, cert.pem and key.pem to check.",
+)
 @json_option
-def doctor(host: str | None, ports: str | None, as_json: bool) -> int:
-    """Check interfaces, multicast, buffers, ports, the clock, Java and Spark; give advice.
+def doctor(
+    host: str | None,
+    ports: str | None,
+    keys: Path | None,
+    identity: Path | None,
+    tls: Path | None,
+    as_json: bool,
+) -> int:
+    """Check interfaces, multicast, buffers, ports, keys, the clock, Java and Spark; give advice.
 
     The command changes nothing and needs no privileges. The exit code is 1 if a group would not
     work here.
     """
-    from gapless.doctor import run_checks
+    from gapless.doctor import SecurityFiles, run_checks
 
-    findings = run_checks(host, parse_ports(ports))
+    findings = run_checks(host, parse_ports(ports), SecurityFiles(keys, identity, tls))
     worst = "bad" if any(finding.verdict == "bad" for finding in findings) else "ok"
     if as_json:
         print_json({"verdict": worst, "findings": [finding._asdict() for finding in findings]})

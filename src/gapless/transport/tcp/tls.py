@@ -83,6 +83,11 @@ class Certificates:
         self._is_expired = False
 
     @property
+    def expires_s(self) -> float:
+        """When the own certificate expires, as seconds since 1970."""
+        return self._contexts.expires_s
+
+    @property
     def expires(self) -> str:
         """When the own certificate expires, for people."""
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._contexts.expires_s))
