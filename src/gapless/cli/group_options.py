@@ -184,7 +184,8 @@ def joined_group(
         "transport": options["transport"],
     }
     if sends:
-        check_may_send(MemberOptions(group=group, **protection))
+        # A default display name has a number of its own, which the member takes.
+        check_may_send(MemberOptions(group=group, display_name="check", **protection))
     config = read_config(options["profile"], options["config_file"], options["properties"])
     member = blocking.join(
         group,

@@ -88,7 +88,7 @@ class PublisherMember:
                 "insecure": options.insecure,
                 "tls": options.tls,
             }
-            check_may_send(MemberOptions(group=options.group, **protection))
+            check_may_send(MemberOptions(group=options.group, display_name="check", **protection))
             group = blocking.join(
                 options.group,
                 timeout=options.join_timeout_ns / NS_PER_S,
