@@ -90,6 +90,23 @@ def certificate_of(name: str) -> Any:
     return found
 
 
+def test_a_member_that_is_allowed_again_gets_the_key_of_the_present_view() -> None:
+    """A view was made while the coordinator had struck the member off its list."""
+    world = IdentityGroup(4)
+    for name in "abc":
+        world.join(name)
+        world.settle()
+    guard = world["a"].guard
+    assert guard is not None
+    guard.replace_allowed(AllowList(one for one in world.allowed.certificates if one.name != "c"))
+    world.join("d")
+    world.wait(lambda: world.counter("c", "view key") > 0)
+    guard.replace_allowed(world.allowed)
+    world.settle(5)
+    assert len(world["c"].view.members) == 4  # type: ignore[union-attr]
+    key_of(world)
+
+
 def test_parts_that_merge_have_one_key_again() -> None:
     world = joined("a", "b", "c", "d")
     world.part("ab", "cd")

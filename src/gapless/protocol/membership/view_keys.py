@@ -158,11 +158,14 @@ class ViewKeys:
         out.use_view_keys(self.in_use)
 
     def _forget(self, number: int) -> None:
-        """Forget the keys of views that cannot follow view ``number``."""
+        """Forget the keys of views before view ``number``.
+
+        The key of the present view stays: its coordinator may have to wrap the key once more.
+        """
         self._known = {
-            node: {view: key for view, key in known.items() if view.number > number}
+            node: {view: key for view, key in known.items() if view.number >= number}
             for node, known in self._known.items()
-            if any(view.number > number for view in known)
+            if any(view.number >= number for view in known)
         }
 
     def on_timer(self, out: ReadyBuilder) -> None:
