@@ -127,13 +127,45 @@ def test_a_former_key_opens_a_little_longer() -> None:
     assert keys_of(world, "a") == (key_of(world),)
 
 
-def test_without_retransmission_former_keys_open_until_other_views_follow() -> None:
-    world = IdentityGroup(7, xmit_interval="0s", rejoin=False)
-    for name in "abcdefg":
+def test_without_retransmission_a_former_key_opens_while_a_member_may_be_behind() -> None:
+    """It sends in order, so what it has signed in a view comes behind all of its former views."""
+    world = IdentityGroup(4, xmit_interval="0s", rejoin=False)
+    for name in "abc":
         world.join(name)
         world.settle()
-        world.run(3)
-    assert len(keys_of(world, "a")) == 1 + MAX_FORMER
+    before = key_of(world)
+    number = world["a"].view.id.number  # type: ignore[union-attr]
+    world.pause("c")
+    world.join("d")
+    world.wait(lambda: world["a"].view.id.number > number)  # type: ignore[union-attr]
+    world.run(2.5 * world.config.heartbeat_interval_ns / SECOND)
+    assert before in keys_of(world, "a")
+    assert "c" in world.seniority()
+    world.resume("c", tick_first=True)
+    world.run(2.5 * world.config.heartbeat_interval_ns / SECOND)
+    assert keys_of(world, "a") == (key_of(world),)
+    world.run(60)
+    for name in world.members:
+        assert keys_of(world, name) == (key_of(world),), "c had nothing to tell b"
+
+
+def test_former_keys_are_bounded() -> None:
+    group = IdentityGroup(2)
+    me, other = (Address(group.hosts[name].node, 1) for name in "ab")
+    keys = ViewKeys(me, GROUP, group.credentials("a").exchange, group.allowed.find)
+    config = Config.make(xmit_interval="0s")
+    out = ReadyBuilder(me, GROUP, config, None, tracing=0)
+    entries = (RosterEntry(me), RosterEntry(other))
+    for number in range(1, 3 * MAX_FORMER):
+        keys.install(Roster(ViewId(number, me), entries), config, out)
+        keys.check_invariants()
+    assert len(keys.in_use) == 1 + MAX_FORMER
+    assert keys.due_ns is not None
+    patience_ns = keys.due_ns
+    keys.note_signed(other, number - 1, 5)
+    assert keys.due_ns == patience_ns > 30 * SECOND
+    keys.note_signed(other, number, 5)
+    assert keys.due_ns == 5
 
 
 @pytest.mark.parametrize("kind", ["ordered", "out of band", "unreliable"])
