@@ -74,8 +74,7 @@ class SealedGroup(IdentityGroup):
 
     def _read_early(self, key: str) -> None:
         while self._early[key] and key in self.members and key not in self.inboxes:
-            data = self._early[key].pop(0)
-            self.step(key, lambda machine: machine.receive(data, self.now_ns))
+            super()._receive(key, self._early[key].pop(0))
 
     def _receive(self, key: str, data: bytes) -> None:
         self._read_early(key)

@@ -263,6 +263,25 @@ def test_a_coordinator_that_sends_a_key_again_gives_another_view_another_key() -
     assert keys.in_use[0] != keys.in_use[1]
 
 
+def test_a_view_that_is_over_gets_no_second_key() -> None:
+    """A second key in the same context would be encrypted with the same key and nonce."""
+    world = IdentityGroup(3)
+    world.join("a")
+    world.settle()
+    before = world["a"].roster
+    assert before is not None
+    for name in "bc":
+        world.join(name)
+        world.settle()
+    guard, transfer = world["a"].guard, world["a"].membership.view_transfer
+    assert guard is not None
+    first = transfer._trailers.pop(world["a"].roster.id)  # type: ignore[union-attr]
+    wrapped = first[: WRAPPED_BYTES * 3]
+    assert transfer._trailer(guard, world["a"].roster)[: len(wrapped)] == wrapped  # type: ignore[arg-type, index]
+    transfer._trailers.pop(before.id, None)
+    assert transfer._trailer(guard, before) is None
+
+
 def test_an_observer_reads_with_the_key_of_the_view() -> None:
     world = IdentityGroup(3, roles={"c": Role.OBSERVER})
     world.join(*"abc")

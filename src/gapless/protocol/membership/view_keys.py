@@ -88,9 +88,16 @@ class ViewKeys:
 
     # On making a view
 
+    def may_wrap(self, view: ViewId) -> bool:
+        """Return whether this member wraps the key of ``view``: its coordinator, until the next.
+
+        The key of an earlier view is forgotten, and a second key must not be wrapped for the view.
+        """
+        return view.coordinator == self._me and view.number >= self._number
+
     def wrap(self, roster: Roster) -> bytes:
         """Return the wrapped keys of a roster of this coordinator, and their number."""
-        assert roster.id.coordinator == self._me, "keys are drawn by the coordinator of a view"
+        assert self.may_wrap(roster.id), "keys are drawn by the coordinator of a view"
         key = self._key_of_own(roster)
         wrapped = []
         for entry in roster.entries:

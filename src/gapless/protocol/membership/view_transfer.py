@@ -147,7 +147,7 @@ class ViewTransfer:
             for view in [view for view in self._trailers if view.coordinator == self._me]:
                 del self._trailers[view]
         found = self._trailers.get(roster.id)
-        if found is None and roster.id.coordinator == self._me:
+        if found is None and guard.view_keys.may_wrap(roster.id):
             found = guard.sign_view(roster)
             if roster.id in self._known:
                 self._trailers[roster.id] = found
