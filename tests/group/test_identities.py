@@ -13,13 +13,13 @@ import pytest
 
 from gapless import blocking
 from gapless.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from gapless.keys.ciphers import suites_of, view_suites
+from gapless.keys.ciphers import suites_of, view_seal_key, view_suites
 from gapless.keys.identities import Identity
 from gapless.keys.keyring import Keyring
 from gapless.run import Run
 from gapless.spool.collector import Collector
 from gapless.wire.codec import encode
-from gapless.wire.frames import Data
+from gapless.wire.frames import Data, Unreliable
 from gapless.wire.identities import Certificate, Role
 from gapless.wire.seal import Seal
 from tests.support.networks import free_ports
@@ -316,3 +316,27 @@ def test_a_member_that_is_struck_off_the_list_cannot_read_or_forge(tmp_path: Pat
 
 def _view_keys(runtime: Any) -> Any:
     return runtime.transport.seal._view_keys
+
+
+@pytest.mark.parametrize("transport", ["mesh", "tcp"])
+def test_a_message_that_arrives_before_its_view_is_read_with_the_view(transport: str) -> None:
+    roles = dict.fromkeys(("anna", "bert"), Role.MEMBER)
+    with members(roles, transport=transport) as found:
+        anna, bert = (runtime_of(found[name]) for name in ("anna", "bert"))
+        ahead = Seal(anna.transport.seal.ring, suites_of(anna.transport.seal.ring))
+        coming = bytes(33)
+        ahead.replace_view_keys([view_seal_key(coming)], view_suites())
+        run = Run.of(anna.member.me, 1, [b"early"])
+        sealed = ahead.seal(
+            encode(anna.member.group, anna.member.me, (Unreliable(run),), view_key=True)
+        )
+
+        def install(member: Any) -> None:
+            with pytest.raises(RemoteProtocolError):
+                bert.transport.seal.open(sealed)
+            bert._use_view_keys((coming, *member.guard.view_keys.in_use))
+
+        ask(found["bert"], install)
+        message = found["bert"].receive(WITHIN_S)
+        assert message is not None
+        assert message.payload == b"early"

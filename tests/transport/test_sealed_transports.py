@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gapless.identity import Address, RosterEntry, View
-from gapless.keys.ciphers import suites_of
+from gapless.keys.ciphers import suites_of, view_seal_key, view_suites
 from gapless.keys.keyring import Keyring
 from gapless.locator import Locator
 from gapless.protocol.events import Located, ViewInstalled
@@ -143,10 +143,13 @@ def test_a_datagram_is_sealed_when_it_is_written() -> None:
 # Streams
 
 
+def large_frames(number: int, size_bytes: int, sender: Address = A) -> tuple[Data]:
+    return (Data(Run.of(sender, number, [bytes([number]) * (size_bytes // 4)] * 4)),)
+
+
 def large(number: int, sender: Address = A, size_bytes: int = 200_000) -> bytes:
     """Return a large datagram as the machine of a sealed group makes it."""
-    run = Run.of(sender, number, [bytes([number]) * (size_bytes // 4)] * 4)
-    return encode(1, sender, (Data(run),), checked=False)
+    return encode(1, sender, large_frames(number, size_bytes, sender), checked=False)
 
 
 def test_links_of_one_call_share_a_sealed_datagram_and_others_do_not() -> None:
@@ -176,6 +179,50 @@ def test_a_room_is_used_again_once_nothing_refers_to_it() -> None:
     assert memoryview(again).obj is not rest.obj, "part of the view is still to be written"
     assert any(memoryview(again).obj is room for room in sealer._rooms)
     assert other.open(again) == large(50)
+
+
+@pytest.mark.parametrize("size_bytes", [8, 200_000])
+def test_a_message_of_a_coming_view_does_not_break_its_stream(size_bytes: int) -> None:
+    ring = Keyring.new().ring
+    members = [TcpMesh("127.0.0.1", 0, seal=Seal(ring, suites_of(ring))) for _ in range(2)]
+    first, second = members
+    keys = [view_seal_key(bytes([0]) + bytes([number]) * 32) for number in (1, 2)]
+    early = [
+        encode(1, A, large_frames(number, size_bytes), view_key=True, checked=False)
+        for number in range(1, 6)
+    ]
+    after = encode(1, A, (Ack(B, 1, 1),), checked=False)
+    found: list[bytes] = []
+    try:
+        located = [
+            Located(address, member.locator.encode())
+            for address, member in zip((A, B), members, strict=True)
+        ]
+        for address, member in zip((A, B), members, strict=True):
+            assert member.seal is not None
+            member.seal.expect_view_keys(1 << 24)
+            member.seal.replace_view_keys(keys[:1], view_suites())
+            member.book.announce(RosterEntry(address, "", member.locator.encode()), 1)
+            member.book.on_events([*located, ViewInstalled(View.of(1, A, B))])
+
+        def exchange() -> tuple[bool]:
+            first.receive(1000)
+            found.extend(second.receive(1000))
+            return (after in found,)
+
+        second.send([Transmit(None, encode(1, B, (Ack(A, 1, 1),), checked=False))])
+        assert first.seal is not None
+        assert second.seal is not None
+        first.seal.replace_view_keys(keys[::-1], view_suites())
+        first.send([Transmit(None, datagram) for datagram in (*early, after)])
+        until(exchange)
+        assert found == [after]
+        second.seal.replace_view_keys(keys[::-1], view_suites())
+        assert second.seal.take_early() == early
+        assert "stream.view key" not in second.problems.counters
+    finally:
+        for member in members:
+            member.close()
 
 
 @pytest.mark.parametrize("cipher", [None, "blake2b"])

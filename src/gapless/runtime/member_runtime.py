@@ -133,7 +133,7 @@ class MemberRuntime:
         self._misses_identity = False
         self._early: list[bytes] = []
         if credentials is not None and transport.seal is not None:
-            transport.seal.expect_view_keys()
+            transport.seal.expect_view_keys(config.early_bytes)
         self._display_name = display_name or name
         self._join_options = dict(join)
         self.trace = trace

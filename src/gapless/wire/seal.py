@@ -19,7 +19,9 @@ of key and counter ever occurs twice.
 
 In a group with identities, datagrams with the flag VIEW_KEY are sealed with the key of a view, and
 no key of the ring opens them. The machine hands in the keys of views. A datagram under the key of a
-view that this member has not installed yet waits until the view arrives, within ``EARLY_BYTES``.
+view that this member has not installed yet waits until the view arrives. There is no way to tell
+such a datagram from one that will never open, so the room is bounded, and the key that was seen
+first goes first.
 
 A control datagram (flag CONTROL) carries a note from one transport to another. A control datagram
 is sealed like every other datagram, and never reaches the machine.
@@ -53,7 +55,7 @@ from gapless.wire.codec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gapless.wire.cipher import Bytes, Cipher, CipherSuite
     from gapless.wire.seal_keys import KeyRing, SealKey
@@ -71,9 +73,11 @@ MAX_OWN_KEYS = 256
 MAX_FOREIGN_KEYS = 16
 """Maximum number of unknown keys that are counted apart."""
 EARLY_BYTES = 1 << 20
-"""Maximum size of all datagrams that wait for the key of their view."""
-_KEPT_BYTES = 64
-"""What a kept datagram needs besides its bytes."""
+"""Maximum size of all datagrams that wait for the key of their view, unless told otherwise."""
+_EARLY_ITEM_BYTES = 256
+"""What a waiting datagram counts beside its own size, so that small ones are bounded, too."""
+_MAX_RETIRED = 64
+"""Maximum number of retired keys of views whose late datagrams are known to be late."""
 LARGE_BYTES = 1 << 14
 """Minimum size of a datagram whose parts are not copied before they are encrypted or decrypted."""
 
@@ -261,8 +265,9 @@ class Seal:
         self._view_keys: dict[int, SealKey] = {}
         self._sealing_view: SealKey | None = None
         self._view_suites: Mapping[str, CipherSuite] = {}
-        self._early: list[bytes] | None = None
-        self._early_bytes = 0
+        self._early: dict[int, list[bytes]] | None = None
+        self._early_bytes = self._early_limit_bytes = 0
+        self._retired_views: dict[int, None] = {}
         self._senders: dict[bytes, _Sender] = {}
         self._paths: dict[bytes, _Path] = {}
         self._scratch = memoryview(bytearray())
@@ -301,9 +306,9 @@ class Seal:
             del self._parked[next(iter(self._parked))]
         self._own = None
 
-    def expect_view_keys(self) -> None:
-        """Keep datagrams under the keys of views that are still to come."""
-        self._early = []
+    def expect_view_keys(self, early_bytes: int = EARLY_BYTES) -> None:
+        """Keep datagrams under the keys of views that are still to come, within ``early_bytes``."""
+        self._early, self._early_limit_bytes = {}, early_bytes
 
     def replace_view_keys(self, keys: Sequence[SealKey], suites: Mapping[str, CipherSuite]) -> None:
         """Open messages with the keys of these views, and seal them with the first one.
@@ -313,8 +318,11 @@ class Seal:
         """
         self._view_suites = suites
         self._suites = {**self._suites, **suites}
-        self._view_keys = {key.key_id: key for key in keys}
+        before = self._view_keys
+        # The newest key last: a coordinator may look for a key with the id of a former one.
+        self._view_keys = {key.key_id: key for key in reversed(keys)}
         self._sealing_view = keys[0]
+        self._note_retired(before.keys() - self._view_keys.keys())
         for fields, sender in list(self._senders.items()):
             if not self._is_open(sender.key, is_view=sender.is_view):
                 self._forget_sender(fields)
@@ -325,14 +333,19 @@ class Seal:
 
     def take_early(self) -> list[bytes]:
         """Return the plain forms of datagrams that have waited for a key that opens now."""
-        if not self._early:
-            return []
-        waiting, self._early, self._early_bytes = self._early, [], 0
-        found = []
-        for sealed in waiting:
-            with suppress(RemoteProtocolError):  # counted, or waiting again
-                found.append(self.open(sealed))
+        early, found = self._early or {}, []
+        for key_id in [key_id for key_id in early if key_id in self._view_keys]:
+            for sealed in self._pop_early(early, key_id):
+                with suppress(RemoteProtocolError):  # counted
+                    found.append(self.open(sealed))
         return found
+
+    def _note_retired(self, key_ids: Iterable[int]) -> None:
+        """Remember that datagrams under these keys are late, and not early."""
+        retired = self._retired_views
+        retired.update(dict.fromkeys(key_ids))
+        while len(retired) > _MAX_RETIRED:
+            del retired[next(iter(retired))]
 
     def _is_open(self, key: SealKey, *, is_view: bool) -> bool:
         """Return whether ``key`` opens now; another key may have got the same id."""
@@ -465,13 +478,29 @@ class Seal:
                 self._keep_early(self._early, sealed)
             raise
 
-    def _keep_early(self, early: list[bytes], sealed: Bytes) -> None:
-        """Keep a datagram that may belong to the next view of the own group, if there is room."""
-        taken_bytes = self._early_bytes + len(sealed) + _KEPT_BYTES
-        if taken_bytes <= EARLY_BYTES and self._is_own_group(sealed):
-            self._early_bytes = taken_bytes
-            # A copy has the size of the datagram; the original may pin a whole receive buffer.
-            early.append(bytes(memoryview(sealed)))
+    def _keep_early(self, early: dict[int, list[bytes]], sealed: Bytes) -> None:
+        """Keep a datagram that may belong to the next view of the own group, if there is room.
+
+        What strangers and former members send never opens: it must not take the room for good.
+        """
+        (key_id,) = _KEY_ID.unpack_from(sealed, _KEY_FIELDS.start)
+        size_bytes = len(sealed) + _EARLY_ITEM_BYTES
+        is_late = key_id in self._retired_views
+        if is_late or size_bytes > self._early_limit_bytes or not self._is_own_group(sealed):
+            return
+        while self._early_bytes + size_bytes > self._early_limit_bytes:
+            if (oldest := next(iter(early))) == key_id:
+                return  # what has arrived first under a key is needed first
+            self._pop_early(early, oldest)
+        self._early_bytes += size_bytes
+        # A copy has the size of the datagram; the original may pin a whole receive buffer.
+        early.setdefault(key_id, []).append(bytes(memoryview(sealed)))
+
+    def _pop_early(self, early: dict[int, list[bytes]], key_id: int) -> list[bytes]:
+        """Remove and return the datagrams that wait for a key."""
+        found = early.pop(key_id)
+        self._early_bytes -= sum(len(sealed) + _EARLY_ITEM_BYTES for sealed in found)
+        return found
 
     def _is_own_group(self, sealed: Bytes) -> bool:
         """Return whether a datagram names the group of this member."""
@@ -673,6 +702,8 @@ class Seal:
         assert len(self._senders) <= MAX_SENDERS, "the table of senders is bounded"
         assert len(self.foreign_keys) <= MAX_FOREIGN_KEYS, "the table of foreign keys is bounded"
         assert len(self._parked) <= MAX_SENDERS, "the table of parked senders is bounded"
+        assert 0 <= self._early_bytes <= self._early_limit_bytes, "early datagrams are bounded"
+        assert len(self._retired_views) <= _MAX_RETIRED, "the table of retired keys is bounded"
         for sender in self._senders.values():
             tops = [window.top for window in sender.windows]
             assert any(tops), "a sender is remembered once a datagram has opened"

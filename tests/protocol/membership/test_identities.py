@@ -282,3 +282,20 @@ def test_a_view_that_its_coordinator_withholds_is_passed_on() -> None:
     world.join("c")
     world.settle(5)
     assert not any(isinstance(event, Expelled) for event in world.hosts["b"].events)
+
+
+def test_a_coordinator_that_was_accused_in_vain_merges_later() -> None:
+    """In a group of two nobody expels: the coordinator stays, and looks for other groups again."""
+    world = IdentityGroup(3)
+    world.part("ab", "c")
+    world.join("a", "b", "c")
+    world.wait(lambda: world["c"].view is not None and world["a"].view == world["b"].view)
+    acting = world["a"].membership.acting_coordinator
+    assert acting is not None
+    coordinator = world.name_of(acting)
+    (other,) = {"a", "b"} - {coordinator}
+    world.step(other, lambda member: member.expel(acting, world.now_ns))
+    world.run(15)
+    assert acting in world[other].view.members  # type: ignore[union-attr]
+    world.heal()
+    world.settle(30)

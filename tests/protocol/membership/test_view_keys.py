@@ -83,6 +83,23 @@ def test_a_member_that_joins_has_no_earlier_key() -> None:
     assert earlier not in keys_of(world, "c")
 
 
+def test_a_member_that_is_allowed_again_gets_the_key_of_the_present_view() -> None:
+    """A view was made while the coordinator had struck the member off its list."""
+    world = IdentityGroup(4)
+    for name in "abc":
+        world.join(name)
+        world.settle()
+    guard = world["a"].guard
+    assert guard is not None
+    guard.replace_allowed(AllowList(one for one in world.allowed.certificates if one.name != "c"))
+    world.join("d")
+    world.wait(lambda: world.counter("c", "view key") > 0)
+    guard.replace_allowed(world.allowed)
+    world.settle(5)
+    assert len(world["c"].view.members) == 4  # type: ignore[union-attr]
+    key_of(world)
+
+
 def test_parts_that_merge_have_one_key_again() -> None:
     world = joined("a", "b", "c", "d")
     world.part("ab", "cd")
@@ -103,13 +120,45 @@ def test_a_former_key_opens_a_little_longer() -> None:
     assert keys_of(world, "a") == (key_of(world),)
 
 
-def test_without_retransmission_former_keys_open_until_other_views_follow() -> None:
-    world = IdentityGroup(7, xmit_interval="0s", rejoin=False)
-    for name in "abcdefg":
+def test_without_retransmission_a_former_key_opens_while_a_member_may_be_behind() -> None:
+    """It sends in order, so what it has signed in a view comes behind all of its former views."""
+    world = IdentityGroup(4, xmit_interval="0s", rejoin=False)
+    for name in "abc":
         world.join(name)
         world.settle()
-        world.run(3)
-    assert len(keys_of(world, "a")) == 1 + MAX_FORMER
+    before = key_of(world)
+    number = world["a"].view.id.number  # type: ignore[union-attr]
+    world.pause("c")
+    world.join("d")
+    world.wait(lambda: world["a"].view.id.number > number)  # type: ignore[union-attr]
+    world.run(2.5 * world.config.heartbeat_interval_ns / SECOND)
+    assert before in keys_of(world, "a")
+    assert "c" in world.seniority()
+    world.resume("c", tick_first=True)
+    world.run(2.5 * world.config.heartbeat_interval_ns / SECOND)
+    assert keys_of(world, "a") == (key_of(world),)
+    world.run(60)
+    for name in world.members:
+        assert keys_of(world, name) == (key_of(world),), "c had nothing to tell b"
+
+
+def test_former_keys_are_bounded() -> None:
+    group = IdentityGroup(2)
+    me, other = (Address(group.hosts[name].node, 1) for name in "ab")
+    keys = ViewKeys(me, GROUP, group.credentials("a").exchange, group.allowed.find)
+    config = Config.make(xmit_interval="0s")
+    out = ReadyBuilder(me, GROUP, config, None, tracing=0)
+    entries = (RosterEntry(me), RosterEntry(other))
+    for number in range(1, 3 * MAX_FORMER):
+        keys.install(Roster(ViewId(number, me), entries), config, out)
+        keys.check_invariants()
+    assert len(keys.in_use) == 1 + MAX_FORMER
+    assert keys.due_ns is not None
+    patience_ns = keys.due_ns
+    keys.note_signed(other, number - 1, 5)
+    assert keys.due_ns == patience_ns > 30 * SECOND
+    keys.note_signed(other, number, 5)
+    assert keys.due_ns == 5
 
 
 @pytest.mark.parametrize("kind", ["ordered", "out of band", "unreliable"])
@@ -193,6 +242,40 @@ def test_a_wrapped_key_opens_for_its_member_and_view_only() -> None:
     assert b.unwrap(stranger, a.wrap(stranger)), "no key is expected"
 
 
+def test_every_view_of_a_coordinator_gets_a_drawn_key_of_its_own() -> None:
+    """Otherwise a former member could derive the key of the next view."""
+    group = IdentityGroup(2)
+    drawn: list[bytes] = []
+    exchange = group.credentials("a").exchange
+    me = Address(group.hosts["a"].node, 1)
+
+    def draw() -> bytes:
+        drawn.append(exchange.draw())
+        return drawn[-1]
+
+    keys = ViewKeys(me, GROUP, exchange._replace(draw=draw), group.allowed.find)
+    out = ReadyBuilder(me, GROUP, Config.make(), None, tracing=0)
+    for number in (1, 2, 3):
+        roster = Roster(ViewId(number, me), (RosterEntry(me),))
+        keys.wrap(roster)
+        keys.install(roster, Config.make(), out)
+        keys.wrap(roster)
+        assert list(keys._known[me.node].values()) == drawn[number - 1 : number]
+    assert len(set(drawn)) == 3
+
+
+def test_a_wrapped_key_that_was_changed_breaks_the_signature() -> None:
+    world = joined("a", "b", "c")
+    liar = Liar(world, "a")
+    number = world["a"].view.id.number + 1  # type: ignore[union-attr]
+    frame = liar.view(number, [world.entry(name) for name in "abc"])
+    at = len(frame.body) - 64 - 2 - WRAPPED_BYTES
+    body = frame.body[:at] + bytes(WRAPPED_BYTES) + frame.body[at + WRAPPED_BYTES :]
+    liar.send("b", frame._replace(body=body))
+    assert world.counter("b", "signature") == 1
+    assert world["b"].pending is None
+
+
 def test_a_coordinator_that_sends_a_key_again_gives_another_view_another_key() -> None:
     """No counter of a member may occur twice under a key."""
     group = IdentityGroup(2)
@@ -204,6 +287,25 @@ def test_a_coordinator_that_sends_a_key_again_gives_another_view_another_key() -
     for number in (1, 2):
         keys.install(Roster(ViewId(number, me), (RosterEntry(me),)), Config.make(), out)
     assert keys.in_use[0] != keys.in_use[1]
+
+
+def test_a_view_that_is_over_gets_no_second_key() -> None:
+    """A second key in the same context would be encrypted with the same key and nonce."""
+    world = IdentityGroup(3)
+    world.join("a")
+    world.settle()
+    before = world["a"].roster
+    assert before is not None
+    for name in "bc":
+        world.join(name)
+        world.settle()
+    guard, transfer = world["a"].guard, world["a"].membership.view_transfer
+    assert guard is not None
+    first = transfer._trailers.pop(world["a"].roster.id)  # type: ignore[union-attr]
+    wrapped = first[: WRAPPED_BYTES * 3]
+    assert transfer._trailer(guard, world["a"].roster)[: len(wrapped)] == wrapped  # type: ignore[arg-type, index]
+    transfer._trailers.pop(before.id, None)
+    assert transfer._trailer(guard, before) is None
 
 
 def test_an_observer_reads_with_the_key_of_the_view() -> None:

@@ -120,7 +120,9 @@ class MergeProtocol:
             return
         # Only the acting coordinator speaks for its view.
         if not m.is_acting or m.roster is None:
-            self._beacon_ns = None
+            # With identities another member may have asked in vain for a view without this one:
+            # its word counts for a while, and then this coordinator acts again.
+            self._beacon_ns = None if m.backing is None else now_ns + self._beacon_delay_ns()
             return
         self._beacon_ns, self._sent_ns = now_ns + self._beacon_delay_ns(), now_ns
         fresh_ns = now_ns - self.config.merge_interval_ns * _BEACON_LIFETIME // 2

@@ -199,6 +199,7 @@ class SignatureGuard:
         assert isinstance(last, Signature)
         self.was_newest = last.counter > window.top
         self.sender_view = last.view
+        self.view_keys.note_signed(sender, last.view, out.now_ns)
         window.add(last.counter)
         self._windows[sender] = window
         if len(self._windows) > MAX_SIGNERS:

@@ -13,8 +13,11 @@ dropped, as if the coordinator had withheld the roster.
 
 On a view: this member seals with the key of the view at once. Other members install the view a
 little earlier or later. Datagrams of members that are ahead wait in the seal. For datagrams of
-members that are behind, a former key opens for ``heartbeat_interval`` more, or without
-retransmission, where nothing may be lost, until a few other views were installed.
+members that are behind, a former key opens for ``heartbeat_interval`` more. Without retransmission,
+where nothing may be lost and nothing is overtaken, a former key opens until every other member has
+signed in this view, or for ``_MAX_BEHIND`` times the time after which a silent member is expelled.
+The keys of views that this member knows and has skipped are former keys, too:
+other members may have sent messages in such a view.
 
 The key that seals is derived from the drawn key and the id of the view. The id of a view occurs
 once, so no counter of a sender occurs twice under a key, even if a coordinator sends a drawn key
@@ -38,10 +41,13 @@ if TYPE_CHECKING:
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.wire.identities import Certificate, KeyExchange
 
-MAX_FORMER = 4
+MAX_FORMER = 16
 """Maximum number of former keys that open."""
 _MAX_EACH = 8
 """Maximum number of views of one coordinator whose keys are remembered."""
+_MAX_BEHIND = 8
+"""How long members may send in former views, without retransmission: a multiple of the time after
+which a silent member is expelled. An idle member signs for its neighbours only."""
 _PERSON = b"gapless-view-1"
 _COUNT = Struct("<H")
 _GROUP = Struct("<Q")
@@ -74,13 +80,24 @@ class ViewKeys:
         self._find = find
         self._known: dict[int, dict[ViewId, bytes]] = {}
         self._retire_ns: list[int] = []
-        """When each former key is retired, the latest first; empty without retransmission."""
+        """When each former key is retired, the latest first."""
+        self._number = 0
+        self._members: frozenset[Address] = frozenset()
+        self._behind: set[Address] = set()
+        """The members that may still send in former views, without retransmission."""
 
     # On making a view
 
+    def may_wrap(self, view: ViewId) -> bool:
+        """Return whether this member wraps the key of ``view``: its coordinator, until the next.
+
+        The key of an earlier view is forgotten, and a second key must not be wrapped for the view.
+        """
+        return view.coordinator == self._me and view.number >= self._number
+
     def wrap(self, roster: Roster) -> bytes:
         """Return the wrapped keys of a roster of this coordinator, and their number."""
-        assert roster.id.coordinator == self._me, "keys are drawn by the coordinator of a view"
+        assert self.may_wrap(roster.id), "keys are drawn by the coordinator of a view"
         key = self._key_of_own(roster)
         wrapped = []
         for entry in roster.entries:
@@ -145,24 +162,60 @@ class ViewKeys:
             drawn = self._key_of_own(roster)
         else:
             drawn = self._known.get(roster.id.coordinator.node, {}).get(roster.id, b"")
+        members = frozenset(entry.address for entry in roster.entries)
+        skipped = self._skipped(roster.id.number, members | self._members)
         self._forget(roster.id.number)
         if not drawn:
             # The coordinator has made many views at once. Nobody reads this member until the next.
             out.drop("view key", peer=roster.id.coordinator)
             drawn = self._exchange.draw()
-        self.in_use = (_derive(drawn, roster.id), *self.in_use[:MAX_FORMER])
-        if config.retransmits and len(self.in_use) > 1:
-            retire_ns = out.now_ns + config.heartbeat_interval_ns
-            self._retire_ns = [retire_ns, *self._retire_ns][: len(self.in_use) - 1]
-            self.due_ns = self._retire_ns[-1]
+        former = [*skipped, *self.in_use]
+        self.in_use = (_derive(drawn, roster.id), *former[:MAX_FORMER])
+        self._number, self._members = roster.id.number, members
+        self._behind = set() if config.retransmits else set(members - {self._me})
+        wait_ns = config.heartbeat_interval_ns
+        if self._behind:
+            wait_ns = _MAX_BEHIND * (config.suspect_after_ns + config.verify_timeout_ns)
+        retire_ns = out.now_ns + wait_ns
+        older_ns = [min(at_ns, retire_ns) for at_ns in self._retire_ns]
+        added_ns = [retire_ns] * (len(former) - len(older_ns))
+        self._retire_ns = [*added_ns, *older_ns][:MAX_FORMER]
+        self._schedule()
         out.use_view_keys(self.in_use)
 
+    def _skipped(self, number: int, members: frozenset[Address]) -> list[bytes]:
+        """Return the keys of known views of ``members`` since the present view.
+
+        Before its first view this member knows only views with itself in them, of any member.
+        """
+        known = [each for views in self._known.values() for each in views.items()]
+        return [
+            _derive(key, view)
+            for view, key in sorted(known, reverse=True)
+            if self._number < view.number < number
+            and (not self._number or view.coordinator in members)
+        ]
+
+    def note_signed(self, sender: Address, number: int, now_ns: int) -> None:
+        """Record that ``sender`` has signed in view ``number``: it has left the former views."""
+        if sender in self._behind and number >= self._number:
+            self._behind.discard(sender)
+            if not self._behind:
+                self._retire_ns = [min(at_ns, now_ns) for at_ns in self._retire_ns]
+                self._schedule()
+
+    def _schedule(self) -> None:
+        self.due_ns = self._retire_ns[-1] if self._retire_ns else None
+
     def _forget(self, number: int) -> None:
-        """Forget the keys of views that cannot follow view ``number``."""
+        """Forget the keys of views before view ``number``.
+
+        The key of the present view stays: its coordinator may have to wrap the key once more.
+        """
         self._known = {
-            node: {view: key for view, key in known.items() if view.number > number}
+            node: {view: key for view, key in known.items() if view.number >= number}
             for node, known in self._known.items()
-            if any(view.number > number for view in known)
+            if any(view.number >= number for view in known)
         }
 
     def on_timer(self, out: ReadyBuilder) -> None:
@@ -171,7 +224,7 @@ class ViewKeys:
             return
         while self._retire_ns and self._retire_ns[-1] <= out.now_ns:
             del self._retire_ns[-1]
-        self.due_ns = self._retire_ns[-1] if self._retire_ns else None
+        self._schedule()
         self.in_use = self.in_use[: 1 + len(self._retire_ns)]
         out.use_view_keys(self.in_use)
 
@@ -182,7 +235,7 @@ class ViewKeys:
     def check_invariants(self) -> None:
         """Raise AssertionError if too many keys are remembered or open."""
         assert len(self.in_use) <= 1 + MAX_FORMER, f"{len(self.in_use)} keys open"
-        assert len(self._retire_ns) <= max(0, len(self.in_use) - 1), "only former keys retire"
+        assert len(self._retire_ns) == max(0, len(self.in_use) - 1), "all former keys retire"
         assert self._retire_ns == sorted(self._retire_ns, reverse=True), "the oldest retires first"
         assert all(len(known) <= _MAX_EACH for known in self._known.values())
 

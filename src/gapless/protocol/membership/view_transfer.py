@@ -61,6 +61,7 @@ class ViewTransfer:
         self._me = me
         self._guard = guard
         self._trailers: dict[ViewId, bytes] = {}
+        self._wrapped_for = None if guard is None else guard.allowed
         self._present: ViewId | None = None
         self._budget = budget or EarlyBudget(config.early_bytes)
         self._retains = config.group_profile.release is ReleasePolicy.ACKS
@@ -140,8 +141,13 @@ class ViewTransfer:
 
     def _trailer(self, guard: SignatureGuard, roster: Roster) -> bytes | None:
         """Return what the coordinator of ``roster`` has signed it with; None if forgotten."""
+        if self._wrapped_for is not guard.allowed:
+            # A member without a key, because it was struck off the list, may be on the list again.
+            self._wrapped_for = guard.allowed
+            for view in [view for view in self._trailers if view.coordinator == self._me]:
+                del self._trailers[view]
         found = self._trailers.get(roster.id)
-        if found is None and roster.id.coordinator == self._me:
+        if found is None and guard.view_keys.may_wrap(roster.id):
             found = guard.sign_view(roster)
             if roster.id in self._known:
                 self._trailers[roster.id] = found

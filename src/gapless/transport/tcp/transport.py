@@ -327,7 +327,8 @@ class TcpMesh:
             try:
                 datagram = self.seal.open(data)
             except RemoteProtocolError as error:
-                if error.reason not in {"key", "replay"}:
+                # The key may be retired here, or the view of the key not installed yet.
+                if error.reason not in {"key", "view key", "replay"}:
                     raise  # a stream changes no bytes: somebody writes into this one
                 return True  # counted by the seal; the link counts every datagram
         if datagram[SENDER_FIELD] != stream.sender:
