@@ -229,3 +229,21 @@ def test_large_datagrams_become_one_run_and_are_copied_only_if_somebody_wants_th
 def test_the_last_seqnos_are_not_passed() -> None:
     datagrams = [plain(SEQNO_MAX - 1), plain(SEQNO_MAX)]
     assert at_once(datagrams) == one_by_one(datagrams)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_changed_byte_has_the_effect_as_in_a_lone_datagram(bare: bool) -> None:
+    """A plain run is decoded in one step, and everything else as usual."""
+    datagram = plain(7, 3, bare=bare)
+    assert at_once([datagram]) == one_by_one([datagram])
+    for at in range(len(datagram)):
+        changed = bytearray(datagram)
+        changed[at] ^= 0x41
+        right = bytearray(changed)
+        right[4:8] = crc32(right[8 : 74 + 6 if bare else None], right[3]).to_bytes(4, "little")
+        for one in (bytes(changed), bytes(right), bytes(changed[:at])):
+            assert at_once([one]) == one_by_one([one]), f"byte {at}"
+            ((found, times),) = decode_coalesced([one])
+            assert times == 1
+            if isinstance(found, Datagram):
+                assert found == decode(one)

@@ -38,5 +38,11 @@ RARE_BRANCHES = (
 )
 """Every rare branch."""
 
+GENERAL_PATH = "general-path"
+"""An input that the short path expects takes the general path (header_prediction.py).
+
+Not a rare branch of a run: both paths have the same effect, so the choice has a hook of its own.
+"""
+
 RareBranchHook = Callable[[str], bool]
 """Returns whether a rare branch is taken this time; outside the simulator there is none (None)."""

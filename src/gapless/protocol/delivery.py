@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gapless.run import Run
     from gapless.wire.frames import StreamProgress
 
-_MIN_ACKS_PER_SHARE = 4
+MIN_ACKS_PER_SHARE = 4
 """Minimum number of acks that a sender gets for its share of the receive buffer."""
 
 StreamKey = tuple["Address", int]
@@ -104,18 +104,10 @@ class DeliveryScheduler:
         """Deliver from a stream, then send or schedule the ack and the next check of gaps."""
         if stream.ended:
             return  # an earlier frame of the same input ended the connection
-        pending_acks, ack_scheduler = self.pending_acks, stream.ack_scheduler
         senders = len(self._active_senders.last_data_ns) or 1
-        ack_bytes = self._receive_buffer_bytes // (_MIN_ACKS_PER_SHARE * senders)
+        ack_bytes = self._receive_buffer_bytes // (MIN_ACKS_PER_SHARE * senders)
         due = stream.deliver(self.credit, ack_bytes, out) or stream.ack_now
-        if due or (ack_scheduler.pending and out.rarely and out.rarely(buggify.EARLY_ACK)):
-            self.send_ack(stream, out)
-        elif ack_scheduler.pending and stream.key not in pending_acks:
-            pending_acks[stream.key] = stream
-            # As Timers.arm_earlier, without the call: every first delivery passes here.
-            due_ns = ack_scheduler.schedule_ns(out.now_ns, self._rng)
-            if due_ns < self._timers.get(timers.ACK, due_ns + 1):
-                self._timers[timers.ACK] = due_ns
+        self.schedule_ack(stream, out, due=due)
         window = stream.window
         if window is not None and window.delivered < window.high and window.has_next:
             self.awaiting_credit[stream.key] = stream
@@ -125,6 +117,18 @@ class DeliveryScheduler:
             messages, size_bytes = stream.unvoted, stream.unvoted_bytes
             stream.unvoted = stream.unvoted_bytes = 0
             self._count_toward_vote(messages, size_bytes, out)
+
+    def schedule_ack(self, stream: InboundStream, out: ReadyBuilder, *, due: bool) -> None:
+        """Send the ack of a stream if ``due``; otherwise an ack that is owed has a time."""
+        pending_acks, ack_scheduler = self.pending_acks, stream.ack_scheduler
+        if due or (ack_scheduler.pending and out.rarely and out.rarely(buggify.EARLY_ACK)):
+            self.send_ack(stream, out)
+        elif ack_scheduler.pending and stream.key not in pending_acks:
+            pending_acks[stream.key] = stream
+            # As Timers.arm_earlier, without the call: every first delivery passes here.
+            due_ns = ack_scheduler.schedule_ns(out.now_ns, self._rng)
+            if due_ns < self._timers.get(timers.ACK, due_ns + 1):
+                self._timers[timers.ACK] = due_ns
 
     def send_ack(self, stream: InboundStream, out: ReadyBuilder) -> None:
         """Send the ack of a stream; none is owed afterwards."""

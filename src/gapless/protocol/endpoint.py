@@ -37,6 +37,7 @@ from gapless.protocol.delivery import DeliveryScheduler
 from gapless.protocol.dispatch import FrameDispatcher
 from gapless.protocol.early_budget import EarlyBudget
 from gapless.protocol.events import Discarded, Undelivered, ViewInstalled
+from gapless.protocol.header_prediction import HeaderPrediction
 from gapless.protocol.marks_tracer import MarksTracer
 from gapless.protocol.ready import Ready
 from gapless.protocol.ready_builder import ReadyBuilder
@@ -138,6 +139,7 @@ class Endpoint:
         )
         self.dispatcher = FrameDispatcher(self)
         self.sender = Sender(self, self._tickets)
+        self.prediction = HeaderPrediction(self)
 
     # What every input begins and ends with
 
@@ -160,10 +162,14 @@ class Endpoint:
         transfer = self.state_transfer
         if transfer is not None and (transfer.engaged or self.credit.held):
             self._advance_state_transfer(transfer, out)
-        self._arm_timers(out)
+        self.arm_timers(out)
         if out.tracing:
-            self._marks_tracer.trace(self.outbound, self.inbound, out)
-        return out.build(min(self.timers.values(), default=None))
+            self.trace_marks(out)
+        return out.build(self.timers.find_earliest_ns())
+
+    def trace_marks(self, out: ReadyBuilder) -> None:
+        """Write the marks that have moved into the trace."""
+        self._marks_tracer.trace(self.outbound, self.inbound, out)
 
     def _advance_state_transfer(self, transfer: StateTransfer, out: ReadyBuilder) -> None:
         """Show the deliveries of the input to the state transfer, once all of them are made."""
@@ -174,7 +180,8 @@ class Endpoint:
             self.timers.arm(timers.STATE, None)
         transfer.engaged = not transfer.idle or timers.STATE in self.timers
 
-    def _arm_timers(self, out: ReadyBuilder) -> None:
+    def arm_timers(self, out: ReadyBuilder) -> None:
+        """Set the timers of the streams, of the out-of-band channel and of the votes."""
         armed, outbound, connections = self.timers, self.outbound, self.connections
         tail_ns, slow_ns = outbound.tail_due_ns, outbound.slow_receiver_due_ns
         if connections.outgoing or connections.incoming or timers.REAP in armed:
@@ -224,6 +231,9 @@ class Endpoint:
         at once or none. ``loopback``: whether the messages are delivered to the sender as well.
         """
         payloads = Payloads.of(payloads)
+        expected = self.prediction.send(payloads, now_ns, to, mode, wait, timeout_ns, loopback)
+        if expected is not None:
+            return expected
         send_mode = self.sender.check(payloads, to, mode, timeout_ns)
         ticket = self.sender.submit(
             payloads,
@@ -352,6 +362,8 @@ class Endpoint:
 
     def receive(self, datagram: bytes, now_ns: int) -> Ready:
         """Handle a datagram with any content."""
+        if (expected := self.receive_expected(datagram, now_ns)) is not None:
+            return expected
         try:
             decoded = decode(datagram)
         except RemoteProtocolError as error:
@@ -359,6 +371,10 @@ class Endpoint:
             self.begin(now_ns).drop(error.reason)
             return self.out.build(self.timers.next_ns)
         return self.receive_decoded(decoded, now_ns)
+
+    def receive_expected(self, datagram: bytes, now_ns: int) -> Ready | None:
+        """Handle a datagram on the short path, or return None without an effect."""
+        return self.prediction.receive(datagram, now_ns)
 
     def receive_decoded(self, datagram: Datagram, now_ns: int) -> Ready:
         """Handle a datagram already decoded by the caller."""
@@ -511,6 +527,8 @@ class Endpoint:
         for origin in joined:
             self._open_inbound(origin, digest or {}, out)
         self._install_machines(view, out, absent, returning)
+        self.active_senders.unsettle()
+        self.prediction.on_view()
         # A member that has the same digest knows this start, and one that has none asks for it.
         # Without retransmission no member asks, so the start is announced to all.
         known = first_view and digest is not None and self.config.retransmits

@@ -141,6 +141,9 @@ class Member:
         self._on_traffic = self.failure_detector.on_traffic if self.guard is None else _ignore
         self._out.wall_offset_ns = wall_offset_ns
         self.endpoint.outbound.closed = True
+        self._prediction = self.endpoint.prediction
+        # Roles and signatures are checked on the general path.
+        self._prediction.follow(self) if self.guard is None else self._prediction.switch_off()
         self._ended = False
         self._sealed = sealed
         self._pause_after_ns = config.heartbeat_interval_ns
@@ -281,6 +284,7 @@ class Member:
             # Finishing the streams arms their timers once more.
             ready.deadline_ns = None
             self._timers.clear()
+            self._timers.find_earliest_ns()
         return ready
 
     def _finish_streams(self, touched: Iterable[InboundStream]) -> Ready:
@@ -388,6 +392,9 @@ class Member:
         sender = self.endpoint.sender
         if type(payloads) is not Payloads:
             payloads = Payloads.of(payloads)
+        expected = self._prediction.send(payloads, now_ns, to, mode, wait, timeout_ns, loopback)
+        if expected is not None:
+            return expected
         send_mode = sender.check(payloads, to, mode, timeout_ns)
         ticket = sender.submit(
             payloads,
@@ -449,6 +456,8 @@ class Member:
 
     def receive(self, datagram: bytes, now_ns: int) -> Ready:
         """Handle a datagram with any content."""
+        if (expected := self.receive_expected(datagram, now_ns)) is not None:
+            return expected
         try:
             decoded = decode(datagram, opened=self._sealed)
         except RemoteProtocolError as error:
@@ -456,6 +465,10 @@ class Member:
             self._begin(now_ns).drop(error.reason)
             return self._out.build(self._timers.next_ns)
         return self.receive_decoded(decoded, now_ns)
+
+    def receive_expected(self, datagram: bytes, now_ns: int) -> Ready | None:
+        """Handle a datagram on the short path, or return None without an effect."""
+        return self._prediction.receive(datagram, now_ns, opened=self._sealed)
 
     def receive_decoded(self, datagram: Datagram, now_ns: int) -> Ready:
         """Act on a decoded datagram: first on frames about streams, then on the membership."""
@@ -502,6 +515,10 @@ class Member:
         Datagrams that concern only the streams of members share the end of the input. Consecutive
         runs are handled as a single run.
         """
+        if len(datagrams) == 1:
+            expected = self._prediction.receive(datagrams[0], now_ns, opened=self._sealed)
+            if expected is not None:
+                return [expected]
         answers: list[Ready] = []
         touched: dict[tuple[Address, int], InboundStream] = {}
         dispatcher, on_traffic = self._dispatcher, self._on_traffic

@@ -102,9 +102,22 @@ class PeerDeadlines:
 
 
 class Timers(dict[str, int]):
-    """The deadlines of a member, by the name of the timer."""
+    """The deadlines of a member, by the name of the timer.
 
-    __slots__ = ()
+    ``earliest_ns`` is the earliest deadline at the end of the last input. An input that moves no
+    timer needs no other look at the timers.
+    """
+
+    __slots__ = ("earliest_ns",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.earliest_ns: int | None = None
+
+    def find_earliest_ns(self) -> int | None:
+        """Return the earliest deadline, and keep it as that of the end of this input."""
+        self.earliest_ns = min(self.values(), default=None)
+        return self.earliest_ns
 
     def arm(self, name: str, at_ns: int | None) -> None:
         """Set the deadline of ``name``; None removes the timer."""
@@ -136,8 +149,10 @@ class Timers(dict[str, int]):
         assert TIMERS.keys() >= set(snapshot)
         self.clear()
         self.update(dict.fromkeys(snapshot, 0))
+        self.find_earliest_ns()
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an armed timer can never fire."""
         assert self.keys() <= TIMERS.keys(), "every armed timer has a duty"
         assert None not in self.values(), "an armed timer has a deadline"
+        assert self.earliest_ns == self.next_ns, "an input ends with a look at the timers it moved"

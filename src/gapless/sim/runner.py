@@ -33,11 +33,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gapless.config import Config
+    from gapless.sim.short_path import ShortPath
     from gapless.sim.swarm.stream_swarm import SwarmPlan
 
 
 def world_of(
-    plan: SwarmPlan, *, record: bool = False, trace: bool = False, fail_fast: bool = False
+    plan: SwarmPlan,
+    *,
+    record: bool = False,
+    trace: bool = False,
+    fail_fast: bool = False,
+    short_path: ShortPath = "drawn",
 ) -> World:
     """Return the world of a plan; with ``fail_fast`` the world stops at the first violation."""
     # Without retransmission a lost message must be reported, and need not arrive.
@@ -60,6 +66,7 @@ def world_of(
         trace=trace,
         fail_fast=fail_fast,
         sealing=plan.sealing,
+        short_path=short_path,
     )
 
 
@@ -116,6 +123,7 @@ def simulate(
     record: bool = False,
     trace: bool = False,
     fail_fast: bool = False,
+    short_path: ShortPath = "drawn",
 ) -> SeedResult:
     """Run a seed with every check.
 
@@ -131,6 +139,7 @@ def simulate(
         record: Whether the result holds the script of the run.
         trace: Whether the result holds the rows of the trace.
         fail_fast: Whether the run ends at the first violation.
+        short_path: Whether expected inputs take the short path of the machine.
     """
     plan = plan_of(
         seed,
@@ -142,7 +151,7 @@ def simulate(
         membership=membership,
         sealed=sealed,
     )
-    world = world_of(plan, record=record, trace=trace, fail_fast=fail_fast)
+    world = world_of(plan, record=record, trace=trace, fail_fast=fail_fast, short_path=short_path)
     world.run()
     return seed_result(seed, plan.character, plan.profile, world)
 

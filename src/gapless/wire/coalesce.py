@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gapless.errors import RemoteProtocolError
+from gapless.identity import Address
 from gapless.run import FRAGMENT, LENGTH_BYTES, DatagramRun, Run, total_bytes
-from gapless.wire.codec import FLAGS_AT, HEADER_BYTES, SAFE_SEQNO, decode
-from gapless.wire.frames import Data
+from gapless.wire.codec import BARE, FLAGS_AT, LARGE_RUN_BYTES, SAFE_SEQNO, decode
+from gapless.wire.expected_frames import PLAIN_RUN_FLAGS, PREAMBLES, TO_ALL_OTHER_BYTES
+from gapless.wire.frames import Data, Datagram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from gapless.wire.frames import Datagram
 
 _MAX_BYTES = 256_000
 """Maximum size of a run that is continued."""
@@ -38,16 +38,25 @@ count.
 """
 _FRONT = Struct("<4sI44sQ")
 """The same, up to the first seqno: preamble, checksum, other fields, first seqno."""
+_RUN = Struct("<4sIQQQHHQQQIQH")
+"""The same with numbers: group, node and incarnation of the sender, and of the origin."""
+_WHEN = slice(60, 72)
+"""Where such a datagram holds the view and the time of sending, which a run has in common."""
 _PREAMBLE_BYTES = 8
 _SENDER_FIELDS = slice(8, 32)
-_OTHER_BYTES = HEADER_BYTES + 4
-"""Bytes before the part of the frame that its length field counts."""
+_TO_ALL = frozenset((PREAMBLES[0], PREAMBLES[BARE]))
+# The constructor of a named tuple is a Python function around this one.
+_make = tuple.__new__
 
 
 class _OpenRun:
-    """A run that may be continued, and the fields of the last datagram."""
+    """A run that may be continued, and the fields of the last datagram.
+
+    Most runs are not continued: their fields are found with the first datagram of the same time.
+    """
 
     __slots__ = (
+        "bytes",
         "constant_fields",
         "count",
         "covered",
@@ -61,18 +70,28 @@ class _OpenRun:
         "payload",
         "preamble",
         "rest",
+        "run",
         "size_bytes",
         "sources",
         "table",
+        "when",
     )
 
     def __init__(self, decoded: Datagram, run: Run, datagram: bytes) -> None:
         self.datagram = decoded
+        self.run = run
+        self.bytes = datagram
+        self.when = datagram[_WHEN]
+        self.datagram_bytes = -1  # no datagram is as long, before ``begin``
+        self.lengths: list[bytes] = []
+
+    def begin(self) -> None:
+        """Find the fields to compare: the run is perhaps continued."""
+        datagram, run = self.bytes, self.run
         self.preamble, _, _, kind, _, origin, _, when, _ = _PLAIN.unpack_from(datagram)
         self.crc_start = datagram[FLAGS_AT]
         self.constant_fields = self.preamble, kind, origin, when
         self.is_large = len(datagram) >= _LARGE_BYTES
-        self.lengths: list[bytes] = []
         self.sources: list[tuple[bytes, int]] = []
         self.size_bytes = 0
         self.add(datagram, run.first, run.lengths)
@@ -93,7 +112,7 @@ class _OpenRun:
     def close(self) -> tuple[Datagram, int]:
         """Return the joined run as a datagram, and the number of joined datagrams."""
         times = len(self.lengths)
-        if times == 1:
+        if times < 2:
             return self.datagram, 1
         frame = self.datagram.frames[0]
         assert isinstance(frame, Data)
@@ -143,12 +162,14 @@ def decode_coalesced(
                 continue
             del open_runs[sender]
             yield run.close()
-        try:
-            decoded = decode(datagram, opened=opened)
-        except RemoteProtocolError as error:
-            run = None
-            yield error, 1
-            continue
+        decoded = _decode_plain(datagram, opened=opened)
+        if decoded is None:
+            try:
+                decoded = decode(datagram, opened=opened)
+            except RemoteProtocolError as error:
+                run = None
+                yield error, 1
+                continue
         run = _begin(datagram, decoded)
         if run is None:
             yield decoded, 1
@@ -161,7 +182,11 @@ def decode_coalesced(
 def _continue(datagram: bytes, run: _OpenRun, *, opened: bool) -> bool:
     """Add a valid datagram that continues ``run``; return whether the datagram was added."""
     size_bytes = len(datagram)
-    if size_bytes <= _PLAIN.size or run.size_bytes >= _MAX_BYTES:
+    if size_bytes <= _PLAIN.size or datagram[_WHEN] != run.when:
+        return False
+    if not run.lengths:
+        run.begin()
+    if run.size_bytes >= _MAX_BYTES:
         return False
     preamble, checksum, _, kind, length, origin, first, when, count = _PLAIN.unpack_from(datagram)
     if (
@@ -171,7 +196,7 @@ def _continue(datagram: bytes, run: _OpenRun, *, opened: bool) -> bool:
     ):
         return False
     payload = _PLAIN.size + LENGTH_BYTES * count
-    if length != size_bytes - _OTHER_BYTES or not count or payload > size_bytes:
+    if length != size_bytes - TO_ALL_OTHER_BYTES or not count or payload > size_bytes:
         return False
     lengths = datagram[_PLAIN.size : payload]
     if total_bytes(lengths) != size_bytes - payload:
@@ -181,6 +206,56 @@ def _continue(datagram: bytes, run: _OpenRun, *, opened: bool) -> bool:
         return False
     run.add(datagram, first, lengths)
     return True
+
+
+def _decode_plain(datagram: bytes, *, opened: bool) -> Datagram | None:
+    """Decode a datagram to all with a single run, not marked; None for any other datagram."""
+    size_bytes = len(datagram)
+    if size_bytes < _RUN.size:
+        return None
+    (
+        preamble,
+        checksum,
+        group,
+        node,
+        incarnation,
+        kind,
+        length,
+        origin_node,
+        origin_incarnation,
+        first,
+        view,
+        sent_ns,
+        count,
+    ) = _RUN.unpack_from(datagram)
+    payload = _RUN.size + LENGTH_BYTES * count
+    lengths, payload_bytes = datagram[_RUN.size : payload], size_bytes - payload
+    if (
+        # Another frame, or a run with a flag; another version, or a flag of the header.
+        kind not in PLAIN_RUN_FLAGS
+        or preamble not in _TO_ALL
+        # A repair by another holder.
+        or origin_node != node
+        or origin_incarnation != incarnation
+        # More than one frame, or more than a length field can hold.
+        or length != size_bytes - TO_ALL_OTHER_BYTES
+        # Seqnos or lengths that the codec refuses.
+        or not count
+        or not 0 < first < SAFE_SEQNO
+        or total_bytes(lengths) != payload_bytes
+        # Large messages stay in their datagram until they are read.
+        or payload_bytes >= LARGE_RUN_BYTES
+    ):
+        return None
+    flags = datagram[FLAGS_AT]
+    if not opened and checksum != crc32(
+        datagram[_PREAMBLE_BYTES : payload if flags & BARE else None], flags
+    ):
+        return None
+    origin = _make(Address, (node, incarnation))
+    run = Run(origin, first, lengths, datagram[payload:], PLAIN_RUN_FLAGS[kind], view, sent_ns)
+    frame = _make(Data, (run, False, 0, False))
+    return _make(Datagram, (group, origin, (frame,), None, flags & BARE != 0, False))
 
 
 def _begin(datagram: bytes, decoded: Datagram) -> _OpenRun | None:

@@ -147,7 +147,7 @@ OUT_OF_BAND_OVERHEAD_BYTES = DATA_OVERHEAD_BYTES + _FLOOR.size
 
 _BODY_BYTES: dict[type[Frame], int] = {Ack: _ACK.size, Gone: _GONE.size, Tail: _TAIL.size, Close: 0}
 _PREFIX_LENGTH_BYTES = primitives.PREFIX_LENGTH_BYTES
-_LARGE_BYTES = 4096
+LARGE_RUN_BYTES = 4096
 """From this size on, messages stay in their datagram until they are read."""
 
 
@@ -604,7 +604,7 @@ def _decode_run(datagram: bytes, at: int, end: int, origin: Address, flags: int)
         raise RemoteProtocolError("length", f"lengths do not add up to {end - payload}")
     if flags or not 0 < first < SAFE_SEQNO:
         check_run(first, count, flags)
-    if end - payload >= _LARGE_BYTES and end == len(datagram) and not flags & FRAGMENT:
+    if end - payload >= LARGE_RUN_BYTES and end == len(datagram) and not flags & FRAGMENT:
         return DatagramRun(origin, first, lengths, ((datagram, payload),), flags, view, sent_ns)
     return Run(origin, first, lengths, datagram[payload:end], flags, view, sent_ns)
 

@@ -253,7 +253,8 @@ def test_a_member_that_lives_on_does_what_a_restored_one_does(
 
 
 def _killed(bounds: SearchBounds, check: str, within: int) -> Exploration:
-    found = explore(bounds)
+    # The bugs are planted in the general path.
+    found = explore(bounds, short_path="off")
     assert not found.ok
     assert found.counterexample is not None
     assert found.counterexample.check == check, found.counterexample
@@ -490,6 +491,7 @@ def test_tail_whose_timer_is_not_armed(monkeypatch: pytest.MonkeyPatch) -> None:
     def finish(original: Any, self: Endpoint, touched: Any) -> Ready:
         ready: Ready = original(self, touched)
         self.timers.arm("tail", None)
+        self.timers.find_earliest_ns()
         return ready
 
     _patch(monkeypatch, Endpoint, "finish", finish)
@@ -604,7 +606,7 @@ def test_a_story_says_what_found_no_room(monkeypatch: pytest.MonkeyPatch) -> Non
         raise KeyError("no data, please")
 
     monkeypatch.setattr(InboundStream, "on_data", on_data)
-    found = explore(PAIR._replace(in_flight=1))
+    found = explore(PAIR._replace(in_flight=1), short_path="off")
     assert found.counterexample is not None
     assert found.counterexample.steps == (
         "submit a1; DATA a1 a->c finds no room and is lost",

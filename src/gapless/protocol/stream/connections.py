@@ -263,6 +263,10 @@ class Connections:
                 stream.update_byte_limit(shares)
             self._unshared = []
 
+    def has_unshared(self, shares: int) -> bool:
+        """Return whether a connection has another share than one of ``shares``."""
+        return bool(self._unshared) or self._shares != shares
+
     def inbounds(self) -> list[InboundStream]:
         """Return the receiving half of every connection."""
         return [entry.stream for entry in self.incoming.values()]

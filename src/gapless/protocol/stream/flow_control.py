@@ -34,6 +34,8 @@ _MAX_PURGED_RUNS = 256
 
 ACTIVE_SENDER_NS = 500_000_000
 """How long a member counts as sending after its last data."""
+UNSETTLED_NS = -(1 << 63)
+"""A time that has always passed: the number of shares has to be found anew."""
 
 
 class FlowControl:
@@ -194,6 +196,24 @@ class DeliveryCredit:
                     self.large_bytes += size_bytes
                     self.wants_report = 4 * self.large_bytes >= self._max_large_bytes
 
+    def try_spend(self, messages: int, size_bytes: int) -> bool:
+        """Record a whole delivery if ``limit`` permits it; return whether that is so."""
+        if self.blocked or 0 < self._max_batch < messages:
+            return False
+        if self._max_unconsumed and not self.held:
+            if self.outstanding + messages > self._max_unconsumed:
+                return False
+            if 0 < self._max_large_bytes <= self.large_bytes:
+                return False
+        if self.held or size_bytes > messages * LARGE_MESSAGE_BYTES:
+            self.spend(messages, size_bytes)
+            return True
+        # As ``spend``, without the call: every message passes here.
+        self.outstanding += messages
+        if self._max_unconsumed:
+            self._spent += messages
+        return True
+
     def refund(self, messages: int) -> None:
         """Record that the application consumed messages, in the order of their delivery."""
         assert messages >= 0, "messages are consumed, not returned"
@@ -213,12 +233,22 @@ class DeliveryCredit:
 class ActiveSenders:
     """The members that have sent data lately, and whether this member has just started."""
 
-    __slots__ = ("_last_send_ns", "_resumed_ns", "last_data_ns")
+    __slots__ = (
+        "_last_send_ns",
+        "_resumed_ns",
+        "last_data_ns",
+        "settled_count",
+        "settled_shares",
+        "settled_until_ns",
+    )
 
     def __init__(self) -> None:
         self.last_data_ns: dict[Address, int] = {}
         self._last_send_ns = -ACTIVE_SENDER_NS
         self._resumed_ns: int | None = None
+        # The shares stay the same until this time, as long as as many members are active.
+        self.settled_until_ns = UNSETTLED_NS
+        self.settled_count = self.settled_shares = 0
 
     @property
     def count(self) -> int:
@@ -229,7 +259,12 @@ class ActiveSenders:
         """Note a send to the group; a send without ``wait`` is not restrained after a pause."""
         if wait and now_ns - self._last_send_ns >= ACTIVE_SENDER_NS:
             self._resumed_ns = now_ns
+            self.unsettle()
         self._last_send_ns = now_ns
+
+    def unsettle(self) -> None:
+        """Record that the number of shares may change, whatever others do."""
+        self.settled_until_ns = UNSETTLED_NS
 
     def forget(self, member: Address) -> None:
         """Stop counting a departed member."""
@@ -257,12 +292,23 @@ class ActiveSenders:
             else:
                 self._resumed_ns = None
         assert shares >= 1
+        self._settle(now_ns, shares, len(others))
         return shares
+
+    def _settle(self, now_ns: int, shares: int, others: int) -> None:
+        """Record until when the number of shares stays, unless a member starts to send."""
+        self.settled_count, self.settled_shares = len(self.last_data_ns), shares
+        if self._resumed_ns is not None and others > 1:
+            self.unsettle()  # an ack may end the time after a pause
+        else:
+            oldest_ns = min(self.last_data_ns.values(), default=now_ns)
+            self.settled_until_ns = oldest_ns + ACTIVE_SENDER_NS
 
     def reset(self) -> None:
         """Forget all senders, as after a restore."""
         self.last_data_ns = {}
         self._resumed_ns = None
+        self.unsettle()
 
     def check_invariants(self, others: Collection[Address]) -> None:
         """Raise AssertionError if a member outside the view counts as a sender."""

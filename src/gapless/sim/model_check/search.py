@@ -69,6 +69,8 @@ from gapless.sim.model_check.transitions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gapless.sim.short_path import ShortPath
+
 __all__ = ["CHECKS", "CheckFailure", "Counterexample", "Exploration", "SearchBounds", "explore"]
 
 DELIVER, KEEP, DROP = "deliver", "deliver and keep", "drop"
@@ -149,7 +151,9 @@ class _CheckFailed(Exception):  # noqa: N818 - a finding, not an error
 class TransitionSystem:
     """The members and the network; a state of both is a number, and ``start`` is the first."""
 
-    def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
+    def __init__(
+        self, bounds: SearchBounds, *, reduced: bool, short_path: ShortPath = "drawn"
+    ) -> None:
         members = bounds.members()
         self.frames = FrameTable(members)
         self._keeps_order = bounds.keeps_order
@@ -159,7 +163,14 @@ class TransitionSystem:
             else FrameMultisets(bounds.in_flight)
         )
         self.members = [
-            MemberAutomaton(me, bounds, self.frames, reduced=reduced, recheck_every=_RECHECK_EVERY)
+            MemberAutomaton(
+                me,
+                bounds,
+                self.frames,
+                reduced=reduced,
+                recheck_every=_RECHECK_EVERY,
+                short_path=short_path,
+            )
             for me in members
         ]
         self._readers = [at for at, position in enumerate(self.members) if position.reads]
@@ -336,9 +347,9 @@ class TransitionSystem:
 
 
 class _StateSearch:
-    def __init__(self, bounds: SearchBounds, *, reduced: bool) -> None:
+    def __init__(self, bounds: SearchBounds, *, reduced: bool, short_path: ShortPath) -> None:
         self.bounds = bounds
-        self.system = TransitionSystem(bounds, reduced=reduced)
+        self.system = TransitionSystem(bounds, reduced=reduced, short_path=short_path)
         self.numbers = {self.system.start: 0}
         self.order = [self.system.start]
         self.parents = array("I", [0])
@@ -456,13 +467,15 @@ def explore(
     max_states: int | None = None,
     progress: Callable[[int], None] | None = None,
     reduced: bool = True,
+    short_path: ShortPath = "drawn",
 ) -> Exploration:
     """Search all states within ``bounds``; stop at a violation or after ``max_states`` states.
 
-    ``progress`` gets the number of known states from time to time.
+    ``progress`` gets the number of known states from time to time. ``short_path``: whether expected
+    inputs take the short path of the machine; the result is the same.
     """
     started_s = perf_counter()
-    search = _StateSearch(bounds, reduced=reduced)
+    search = _StateSearch(bounds, reduced=reduced, short_path=short_path)
     search.run(max_states, progress)
     traps = search.count_traps()
     return Exploration(

@@ -19,6 +19,7 @@ from gapless.delivery_mode import DeliveryMode
 from gapless.faults.frame_names import incarnation_name, kind_of, span_of, stream_of
 from gapless.profiles import ReleasePolicy
 from gapless.protocol.timers import GAP, REAP
+from gapless.rng import split
 from gapless.sim.model_check.bounds import NOW_NS, ScriptedRandom, SearchBounds
 from gapless.sim.model_check.checks import (
     CheckFailure,
@@ -29,6 +30,7 @@ from gapless.sim.model_check.checks import (
     payload,
 )
 from gapless.sim.model_check.state_reduction import drop_stale_marks, effective_frame
+from gapless.sim.short_path import ShortPath, path_hook
 from gapless.wire.codec import decode, encode
 from gapless.wire.frames import Ack, Stable, Vote
 
@@ -224,6 +226,7 @@ class MemberAutomaton:
         *,
         reduced: bool,
         recheck_every: int,
+        short_path: ShortPath = "drawn",
     ) -> None:
         self.me = me
         self._bounds = bounds
@@ -239,6 +242,10 @@ class MemberAutomaton:
         self._peers = [member for member in bounds.members() if member != me]
         self._member, begun = bounds.member(me)
         self._second_member, _ = bounds.member(me)
+        # A repeated step takes the general path, so that the two paths are compared.
+        rng = split(0, f"path {me}")
+        self._member.prediction.takes_general = path_hook(short_path, rng)
+        self._second_member.prediction.takes_general = path_hook("off", rng)
         self._numbers: dict[_Local, int] = {}
         self._locals: list[_Local] = []
         self._observations: list[StreamObservation] = []

@@ -10,6 +10,7 @@ from gapless.sim.mutants.membership_mutants import MEMBERSHIP_MUTANTS, SCENARIO_
 from gapless.sim.mutants.planting import planted
 from gapless.sim.mutants.profile_mutants import PROFILE_MUTANTS
 from gapless.sim.mutants.seal_mutants import SEAL_MUTANTS, TRANSPORT_MUTANTS
+from gapless.sim.mutants.short_path_mutants import SHORT_PATH_MUTANTS
 from gapless.sim.mutants.stream_mutants import STREAM_MUTANTS
 
 if TYPE_CHECKING:
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
     from gapless.sim.mutants.planting import Mutant
 
-MUTANTS = (*STREAM_MUTANTS, *PROFILE_MUTANTS, *MEMBERSHIP_MUTANTS, *SEAL_MUTANTS)
+MUTANTS = (
+    *STREAM_MUTANTS,
+    *SHORT_PATH_MUTANTS,
+    *PROFILE_MUTANTS,
+    *MEMBERSHIP_MUTANTS,
+    *SEAL_MUTANTS,
+)
 """Every planted bug that seeds of the swarm catch."""
 
 

@@ -234,7 +234,7 @@ PROFILE_MUTANTS = (
     Mutant(
         "gap swallows the ack",
         "an ack delayed by the minimum interval is forgotten",
-        "gapless.protocol.delivery:DeliveryScheduler.deliver_and_ack",
+        "gapless.protocol.delivery:DeliveryScheduler.schedule_ack",
         "            pending_acks[stream.key] = stream\n",
         "",
         "unicast3",

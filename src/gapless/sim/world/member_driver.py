@@ -168,20 +168,23 @@ class MemberDriver:
         local_ns = now_ns + host.epoch_ns if host.has_no_drift else host.clock.local_ns(now_ns)
         self.log.append(now_ns)
         self.log.append(crc32(arrived, host.node << 3 | _ARRIVE))
-        intact = datagram is not None and arrived is sent
+        intact, plain = datagram is not None and arrived is sent, arrived
         if self._sealed_group is not None:
             opened = self._sealed_group.open(host, arrived)
             if opened is None:
                 return
+            plain = opened
             if not intact:
                 datagram, intact = decode(opened, opened=True), True
         before = self._oracle.fingerprint_if_refused(model, datagram)
         try:
-            ready = (
-                member.receive_decoded(datagram, local_ns)
-                if intact and datagram is not None
-                else member.receive(arrived, local_ns)
-            )
+            if not intact or datagram is None:
+                ready = member.receive(arrived, local_ns)
+            else:
+                # What the short path does not expect is not decoded again.
+                ready = member.receive_expected(plain, local_ns) or member.receive_decoded(
+                    datagram, local_ns
+                )
         except Exception as error:  # noqa: BLE001 - any exception that leaves the machine is a finding
             self._report_exception(host, "receive", error)
             return

@@ -36,6 +36,7 @@ from gapless.protocol.events import (
 from gapless.protocol.ready import GROUP as TO_GROUP
 from gapless.rng import split
 from gapless.sim.script import HEAL, ONE_WAY, PARTITION, ChangePartition
+from gapless.sim.short_path import path_hook
 from gapless.sim.world.application import SimulatedApplication
 from gapless.sim.world.convergence import Convergence, self_managed
 from gapless.sim.world.host import Host
@@ -114,6 +115,7 @@ class ProcessModel:
         rarely = self._rare_branches(name) if self._script.rare else None
         config = context.member_configs.get(host.name, self._config)
         member = host.start(name, GROUP, config, seed, tracing=True, rarely=rarely)
+        member.prediction.takes_general = self._path_hook(name)
         self._new_incarnation(host)
         host.member_model = self._oracle.on_incarnation_start(
             host.address, host.incarnation_name, member
@@ -129,6 +131,7 @@ class ProcessModel:
         member = host.start_self_managed(
             name, GROUP, self._config, self._script.seed, rarely=rarely
         )
+        member.endpoint.prediction.takes_general = self._path_hook(name)
         host.application = SimulatedApplication()
         self._new_incarnation(host)
         model = host.member_model = self._oracle.on_incarnation_start(
@@ -153,6 +156,10 @@ class ProcessModel:
             return branch in on and scheduler.now_ns < calm_ns and draw() < _RARELY
 
         return rarely
+
+    def _path_hook(self, name: str) -> RareBranchHook | None:
+        """Return the choice of the path of the inputs of an incarnation."""
+        return path_hook(self._context.short_path, split(self._script.seed, f"path {name}"))
 
     # Views
 

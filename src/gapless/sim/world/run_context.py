@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gapless.sim.oracle.checker import InvariantChecker
     from gapless.sim.script import Script
     from gapless.sim.sealing.plan import SealingPlan
+    from gapless.sim.short_path import ShortPath
     from gapless.sim.world.host import Host
     from gapless.sim.world.tracer import RunTracer
 
@@ -44,12 +45,14 @@ class RunContext:
         fail_fast: bool = False,
         member_configs: Mapping[str, Config] | None = None,
         sealing: SealingPlan | None = None,
+        short_path: ShortPath = "drawn",
     ) -> None:
         self.config = config
         self.member_configs = member_configs or {}
         every_config = [config, *self.member_configs.values()]
         self.connection_slack_ns = max(map(connection_slack_ns, every_config))
         self.script = script
+        self.short_path = short_path
         self.tracer = tracer
         self.record = record
         self.late_timers = late_timers

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from gapless.sim.oracle.checker import InvariantChecker
     from gapless.sim.script import Action
     from gapless.sim.sealing.plan import SealingPlan
+    from gapless.sim.short_path import ShortPath
     from gapless.sim.world.tracer import RunTracer
 
 _MAX_EVENTS = 300_000
@@ -84,6 +85,7 @@ class World:
         fail_fast: Whether the run ends at the first violation.
         member_configs: The settings of nodes that differ from ``config``, by node name.
         sealing: The keys and the adversary of a sealed group; None for a group without keys.
+        short_path: Whether expected inputs take the short path of the machine.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class World:
         fail_fast: bool = False,
         member_configs: Mapping[str, Config] | None = None,
         sealing: SealingPlan | None = None,
+        short_path: ShortPath = "drawn",
     ) -> None:
         if trace:
             assert tracer is None, "a run has one tracer"
@@ -122,6 +125,7 @@ class World:
             fail_fast=fail_fast,
             member_configs=member_configs,
             sealing=sealing,
+            short_path=short_path,
         )
         self.scheduler = context.scheduler
         self.network = context.network
