@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
     from gapless.protocol.snapshot import MemberSnapshot
-    from gapless.runtime.bundler import Bundle
+    from gapless.runtime.bundler import Bundle, Bundler, Joined
     from gapless.runtime.handle import MemberHandle
 
 _T = TypeVar("_T")
@@ -117,23 +117,19 @@ _ReceiptT = TypeVar("_ReceiptT", bound="ReceiptBase")
 
 
 class ReceiptBase:
-    """The receipt of a send of ``count`` messages with the seqnos ``first .. last`` (0: none)."""
+    """The receipt of a send of ``count`` messages with the seqnos ``first .. last`` (0: none).
 
-    __slots__ = ("_accepted", "_bundled", "_request", "_session", "count")
+    A new receipt is one of a message without a seqno yet, which is found on demand. The defaults
+    belong to the class, and there is no ``__init__``: most receipts are never looked at, and every
+    message has one.
+    """
 
-    def __init__(
-        self,
-        session: GroupSession,
-        accepted: Accepted | None,
-        count: int,
-        request: SendRequest | None = None,
-    ) -> None:
-        """Make a receipt; without ``accepted`` the seqno of a message is found on demand."""
-        self._session = session
-        self._request = request
-        self._accepted = accepted
-        self.count = count
-        self._bundled: tuple[Bundle, int] | None = None
+    count: int = 1
+    """Number of messages."""
+    _session: GroupSession
+    _request: SendRequest | None = None
+    _accepted: Accepted | None = None
+    _bundled: tuple[Bundle, int] | None = None
 
     @property
     def first(self) -> int:
@@ -168,8 +164,11 @@ class ReceiptBase:
 
 def make_receipt(kind: type[_ReceiptT], session: GroupSession, request: SendRequest) -> _ReceiptT:
     """Return the receipt of an accepted send."""
+    receipt = kind()
+    receipt._session, receipt._request, receipt.count = session, request, len(request.payloads)
     accepted: Any = request.result()
-    return kind(session, accepted, len(request.payloads), request)
+    receipt._accepted = accepted
+    return receipt
 
 
 class _Untracked:
@@ -203,13 +202,16 @@ class GroupSession:
         self.closing = False
         self._receives_only = False
         self._handle: MemberHandle | None = None
+        self.bundler: Bundler | None = None
+        """The bundle that messages to the group may join; None if this member does not send."""
         self._sending: set[SendRequest] = set()
-        self._process = ProcessToken.current
+        self.process = ProcessToken.current
+        """The process that joined."""
 
     @property
     def handle(self) -> MemberHandle:
         """The handle of the member, once the session is open."""
-        if self._handle is None or self._process is not ProcessToken.current:
+        if self._handle is None or self.process is not ProcessToken.current:
             raise self._not_open_error()
         return self._handle
 
@@ -233,10 +235,10 @@ class GroupSession:
     @property
     def in_joining_process(self) -> bool:
         """Whether this is the process that joined, and not a fork."""
-        return self._process is ProcessToken.current
+        return self.process is ProcessToken.current
 
     def _check_process(self) -> None:
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             raise ClosedError(
                 f"this member of {self.options.group} belongs to the parent process; join again"
                 " after a fork"
@@ -255,6 +257,7 @@ class GroupSession:
         try:
             self._handle = yield Wait(opening)
             self._receives_only = self._handle.role is Role.OBSERVER
+            self.bundler = None if self._receives_only else self._handle.bundler
             self.inbox.attach(self._handle)
             yield Wait(self.inbox.ready, until_ns)
             if (received := self.inbox.take_state()) is not None:
@@ -392,6 +395,10 @@ class GroupSession:
             )
         except LocalProtocolError as error:
             raise self._translate_error(error, address) from None
+
+    def flush_bundle(self, joined: Joined) -> bool:
+        """Let the bundle leave in time after a message has joined; return whether it has left."""
+        return self.handle.flush_bundle(joined)
 
     def note_lone_send(self) -> None:
         """Record that a request sent a message to the group."""
@@ -554,19 +561,19 @@ class GroupSession:
 
     def try_next_message(self) -> Message | None:
         """Return the next message; None if waiting or unwrapping is needed."""
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_message()
 
     def try_next_batch(self) -> Batch | None:
         """Return the next batch; None if waiting or unwrapping is needed."""
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_batch()
 
     def wait_until_readable(self, until_ns: int | None) -> None:
         """Wait in this thread until an item can be read, or until the deadline."""
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             self._check_process()
         inbox, handle = self.inbox, self._handle
         if handle is not None and not inbox.mark_consumed():

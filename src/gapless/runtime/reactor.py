@@ -570,6 +570,7 @@ class Reactor:
         reactor, cls._shared, cls._shared_lock = cls._shared, None, threading.Lock()
         if reactor is not None:
             for member in [*reactor._members, *reactor._new_members]:
+                member.bundler.close()
                 member.transport.close()
                 if member.trace is not None:
                     member.trace.abandon()
