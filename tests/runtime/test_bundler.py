@@ -271,6 +271,7 @@ def test_what_waits_for_its_turn_is_not_overtaken_by_another_task() -> None:
     run(story())
 
 
+@pytest.mark.usefixtures("_breathless")
 def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
     """Or it would lie there until somebody comes by for another reason."""
 
@@ -297,7 +298,10 @@ def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
     assert (told, len(tray.items)) == ([Joined.FIRST], 1)
 
 
-def test_a_bundle_takes_what_is_small_has_room_and_follows_closely() -> None:
+def test_a_bundle_takes_what_is_small_has_room_and_follows_closely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BUNDLE_GAP_NS", 10**11)
     requests = SendRequests(1 << 16)
     tray = with_room(Bundler(1000, 10**12, 250, requests))
     assert tray.join(bytes(250), Whose()) is Joined.FIRST
@@ -315,7 +319,7 @@ def test_a_bundle_takes_what_is_small_has_room_and_follows_closely() -> None:
     tray.room, tray._room_bytes = 5, 49
     assert tray.join(bytes(10), Whose()) is Joined.REFUSED
     tray._room_bytes = 50
-    tray.last_ns -= 2 * module.BUNDLE_GAP_NS
+    tray.last_ns -= 10**11
     assert tray.join(bytes(10), Whose()) is Joined.REFUSED
     tray.note_lone_send()
     assert tray.join(bytes(10), Whose()) is Joined.QUIETLY

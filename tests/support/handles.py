@@ -107,5 +107,5 @@ def gathering(
 def with_room(bundler: Bundler) -> Bundler:
     """Let the next message join, as a turn does after a message was sent."""
     bundler.room, bundler._room_bytes = 1000, 1 << 16
-    bundler.note_lone_send()
+    bundler.last_ns = 1 << 62  # however slow the machine is
     return bundler

@@ -186,11 +186,12 @@ class GroupSession:
     def __init__(
         self,
         options: MemberOptions,
-        schedule_flush: Callable[[Callable[[], None]], None] | None = None,
+        schedule_flush: Callable[[Callable[[], None]], bool] | None = None,
     ) -> None:
         """Prepare to join.
 
         The sending thread flushes each send at once, unless ``schedule_flush`` defers the flush.
+        ``schedule_flush`` returns False if a flush was scheduled before.
         """
         self.options = options
         self._schedule_flush = schedule_flush
@@ -391,7 +392,9 @@ class GroupSession:
                 receipt,
                 address,
                 loopback=loopback,
-                may_run=self._schedule_flush is None,
+                # The first message of a round of an event loop leaves at once; a message that
+                # follows in the same round shares frames with those after it.
+                may_run=self._schedule_flush is None or self._schedule_flush(handle.flush),
             )
         except LocalProtocolError as error:
             raise self._translate_error(error, address) from None

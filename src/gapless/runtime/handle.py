@@ -185,8 +185,9 @@ class MemberHandle:
 
         If another thread is in a turn, the other thread handles the requests.
         """
-        if not self.is_closed:
-            self.reactor.run_now(self._runtime)
+        runtime = self._runtime
+        if (runtime.send_requests.has_new or runtime.bundler.items) and not self.is_closed:
+            self.reactor.run_now(runtime)
 
     def send_lone(
         self,
