@@ -3,9 +3,10 @@
 The module ``gapless.blocking`` is the same API for threads. The package ``gapless.group`` holds the
 code of both; only waiting differs, and this module waits on an event loop.
 
-The protocol thread handles incoming traffic, so blocking the event loop slows the program but never
-gets the member expelled. The event loop sends: all sends of one round of the loop leave together.
-Any event loop of the process may use a group.
+The event loop handles incoming traffic between its tasks. If a task blocks the event loop, the
+protocol thread does, so blocking slows the program but never gets the member expelled. The event
+loop sends: the first message of a round of the loop leaves at once, and the others of the round
+leave together. Any event loop of the process may use a group.
 """
 
 from __future__ import annotations
