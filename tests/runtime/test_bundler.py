@@ -245,11 +245,11 @@ def test_tasks_that_send_one_after_another_share_frames_and_let_others_run() -> 
 
             counter = asyncio.create_task(count())
             before = (await one.snapshot()).counters.get("sent.data", 0)
-            sent = [await one.send(payload) for payload in some(2000)]
+            sent = [await one.send(payload) for payload in some(5000)]
             assert rounds > 2
             counter.cancel()
-            assert [receipt.first for receipt in sent] == list(range(1, 2001))
-            assert await read_async(two, 2000) == some(2000)
+            assert [receipt.first for receipt in sent] == list(range(1, 5001))
+            assert await read_async(two, 5000) == some(5000)
             assert (await one.snapshot()).counters["sent.data"] - before < 500
 
     run(story())

@@ -292,9 +292,20 @@ def a_loop_that_is_blocked(stage: Stage) -> None:
 
 def a_loop_that_ends_after_a_command(stage: Stage) -> None:
     def read_then_end() -> None:
-        stage.loop(1)
-        stage.call(stage.member.put)
+        leader = stage.loop(1)
+        stage.loop(0, lambda: stage.call(stage.member.put), leader)
+        leader._loop.close()
         stage.run.wait(lambda: stage.member.inbox > 0)
+
+    stage.play(read_then_end, stage.arrive)
+
+
+def a_command_after_a_loop_has_ended(stage: Stage) -> None:
+    def read_then_end() -> None:
+        leader = stage.loop(1)
+        leader._loop.close()
+        stage.call(stage.member.put)
+        stage.take()
 
     stage.play(read_then_end, stage.arrive)
 
@@ -337,6 +348,7 @@ STORIES = [
     a_timer_of_a_loop_that_leads,
     a_loop_that_is_blocked,
     a_loop_that_ends_after_a_command,
+    a_command_after_a_loop_has_ended,
     a_loop_and_a_reader,
     two_loops,
     closing_while_a_loop_leads,
@@ -345,8 +357,12 @@ STORIES = [
 SELECT = """\
             if wanted or self._new_members or self._ended or self._is_leader_done
 """
-ATTENTIVE = {a_loop_that_reads, a_loop_that_posts_commands}
-"""Stories in which the loop runs throughout: the watch of the protocol thread is not needed."""
+ATTENTIVE = {
+    a_loop_that_reads,
+    a_loop_that_posts_commands,
+    a_command_after_a_loop_has_ended,
+}
+"""Stories in which no loop is neglected: the watch of the protocol thread is not needed."""
 PLANTED: dict[str, tuple[Callable[[Stage], None], tuple[str, str]]] = {
     "the leader selects although its wait is over": (
         a_message_for_one_of_two_waits,
@@ -379,6 +395,10 @@ PLANTED: dict[str, tuple[Callable[[Stage], None], tuple[str, str]]] = {
     "the watch does not see a command of a loop that has ended": (
         a_loop_that_ends_after_a_command,
         ("        if self._pending:\n            return True\n", ""),
+    ),
+    "a loop that has ended keeps the lead": (
+        a_command_after_a_loop_has_ended,
+        ("        self.end_loop(leader)\n        self._wake_thread()\n", ""),
     ),
     "commands of the last round wake nobody": (
         commands_that_post_commands,

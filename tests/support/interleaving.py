@@ -335,7 +335,10 @@ class ModelEventLoop:
         self._calls: deque[Callable[[], None]] = deque()
         self._timers: list[ModelTimer] = []
         self._reader: tuple[ModelSelector, Callable[[], None]] | None = None
-        self._is_running = False
+        self._is_running = self._is_closed = False
+
+    def close(self) -> None:
+        self._is_closed = True
 
     def is_running(self) -> bool:
         return self._is_running
@@ -347,11 +350,15 @@ class ModelEventLoop:
         self._reader = None
 
     def call_soon(self, function: Callable[[], None]) -> None:
+        if self._is_closed:
+            raise RuntimeError("Event loop is closed")
         self._calls.append(function)
 
     call_soon_threadsafe = call_soon
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> ModelTimer:
+        if self._is_closed:
+            raise RuntimeError("Event loop is closed")
         timer = ModelTimer(self._run.now_ns + int(delay_s * NS_PER_S), function)
         self._timers.append(timer)
         return timer

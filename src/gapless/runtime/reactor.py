@@ -287,6 +287,7 @@ class Reactor:
 
     def poll_until(self, done: Callable[[], bool], until_ns: int | None) -> bool:
         """Lead until ``done()`` or ``until_ns``; return False at once if another thread leads."""
+        self._check_loop()
         if not CAN_POLL_IN_CALLER or self._poll_lock.locked() or self.in_turn:
             return False
         if not in_main_thread():
@@ -334,7 +335,7 @@ class Reactor:
     def _wake_selector(self, _: object = None) -> None:
         """Wake the thread that selects on the sockets."""
         leader = self._loop
-        if leader is not None and leader.thread == threading.get_ident():
+        if leader is not None and leader.thread == threading.get_ident() and self._check_loop():
             leader.run_soon()
             # Otherwise the protocol thread has begun to lead, and may have missed the command.
             if self._loop is leader:
@@ -607,10 +608,8 @@ class Reactor:
         """Let an event loop lead; if another thread leads, offer it to the loop afterwards."""
         if self._loop is leader:
             return True
-        if self._loop is not None and not self._loop.is_running:
-            self.end_loop(self._loop)  # it has ended, and could be neglected for long
         self._waiting_loop = leader
-        if self.thread is None or not self._poll_lock.acquire(blocking=False):
+        if self.thread is None or self._check_loop() or not self._poll_lock.acquire(blocking=False):
             self._wake_selector()
             return False
         self._waiting_loop = None
@@ -632,6 +631,15 @@ class Reactor:
         finally:
             self._loop_lock.release()
         return True
+
+    def _check_loop(self) -> bool:
+        """Return whether an event loop leads; one that has ended leads no longer."""
+        leader = self._loop
+        if leader is None or leader.is_running:
+            return leader is not None
+        self.end_loop(leader)
+        self._wake_thread()
+        return False
 
     def is_led_by(self, leader: LoopLeader) -> bool:
         """Whether an event loop leads."""
@@ -670,6 +678,7 @@ class Reactor:
         if (
             leader is not None
             and leader.thread == threading.get_ident()
+            and self._check_loop()
             and self._loop_lock.acquire(blocking=False)
         ):
             try:
