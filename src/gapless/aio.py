@@ -26,12 +26,11 @@ from gapless.group.headers import MARK
 from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
 from gapless.group.option_checks import check_handler
+from gapless.group.receipt import ReceiptBase, make_receipt
 from gapless.group.session import (
     ERROR_CLOSE_TIMEOUT_S,
-    ReceiptBase,
     Steps,
     Wait,
-    make_receipt,
 )
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log

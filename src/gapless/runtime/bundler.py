@@ -25,6 +25,7 @@ from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted
 
 if TYPE_CHECKING:
+    from gapless.config import Config
     from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.events import GivenUp, Refused
     from gapless.runtime.send_requests import SendRequests
@@ -127,6 +128,12 @@ class Bundler:
         self.expects_more = False
         """Whether the next turn sends a message to the group: then another may follow it."""
         self._wake_requested = False
+
+    @classmethod
+    def of(cls, config: Config, requests: SendRequests) -> Bundler:
+        """Return the bundler of a member with these settings."""
+        small_bytes = min(config.max_frame_bytes // 4, config.max_message_bytes)
+        return cls(config.max_frame_bytes, config.bundle_delay_ns, small_bytes, requests)
 
     # Any thread
 

@@ -107,12 +107,7 @@ class MemberRuntime:
         self.config = config
         self.rejoin = rejoin
         self.send_requests = SendRequests(config.max_frame_bytes // 2)
-        self.bundler = Bundler(
-            config.max_frame_bytes,
-            config.bundle_delay_ns,
-            min(config.max_frame_bytes // 4, config.max_message_bytes),
-            self.send_requests,
-        )
+        self.bundler = Bundler.of(config, self.send_requests)
         self.calls: deque[PendingCall] = deque()
         self.error: GaplessError | None = None
         self.event_counts: dict[str, int] = {}
