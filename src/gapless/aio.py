@@ -3,35 +3,39 @@
 The module ``gapless.blocking`` is the same API for threads. The package ``gapless.group`` holds the
 code of both; only waiting differs, and this module waits on an event loop.
 
-The protocol thread handles incoming traffic, so blocking the event loop slows the program but never
-gets the member expelled. The event loop sends: all sends of one round of the loop leave together.
-Any event loop of the process may use a group.
+The event loop handles incoming traffic between its tasks. If a task blocks the event loop, the
+protocol thread does, so blocking slows the program but never gets the member expelled. The event
+loop sends: the first message of a round of the loop leaves at once, and the others of the round
+leave together. Any event loop of the process may use a group.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from weakref import WeakSet
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import GaplessError
+from gapless.fork_guard import ProcessToken
 from gapless.group.base import GroupBase, IncomingRequest
+from gapless.group.headers import MARK
 from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
 from gapless.group.option_checks import check_handler
+from gapless.group.receipt import ReceiptBase, make_receipt
 from gapless.group.session import (
     ERROR_CLOSE_TIMEOUT_S,
-    ReceiptBase,
     Steps,
     Wait,
-    make_receipt,
 )
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log
+from gapless.runtime.bundler import QUIETLY, REFUSED
+from gapless.runtime.loop_leader import attend
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -57,6 +61,9 @@ if TYPE_CHECKING:
 __all__ = ["Group", "Receipt", "Request", "join"]
 
 _T = TypeVar("_T")
+
+ORDERED = DeliveryMode.ORDERED
+"""The usual mode; a name of the module is found sooner than a member of an enum."""
 
 MAX_CONCURRENT_REQUESTS = 256
 """Maximum number of requests that ``serve`` handles at the same time."""
@@ -85,6 +92,7 @@ async def _await_future(wait: Wait) -> Any:
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         future.add_done_callback(partial(_notify_waiter, loop, waiter, get_ident()))
+        attend(loop)
         if wait.until_ns is None:
             await waiter
         else:
@@ -119,17 +127,20 @@ class LoopFlushScheduler:
     """
 
     def __init__(self) -> None:
-        self._scheduled: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        # Of several loops only the last: the others may flush once more than they need to.
+        self._scheduled_in: asyncio.AbstractEventLoop | None = None
 
-    def __call__(self, flush: Callable[[], None]) -> None:
-        """Schedule ``flush`` once, at the end of the present round."""
+    def __call__(self, flush: Callable[[], None]) -> bool:
+        """Schedule ``flush`` at the end of the present round; return False if it was before."""
         loop = asyncio.get_running_loop()
-        if loop not in self._scheduled:
-            self._scheduled.add(loop)
-            loop.call_soon(self._flush, loop, flush)
+        if self._scheduled_in is loop:
+            return False
+        self._scheduled_in = loop
+        loop.call_soon(self._flush, flush)
+        return True
 
-    def _flush(self, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
-        self._scheduled.discard(loop)
+    def _flush(self, flush: Callable[[], None]) -> None:
+        self._scheduled_in = None
         flush()
 
 
@@ -288,24 +299,29 @@ class Group(GroupBase):
             ```
         """
         own = self._session
-        is_plain = (
-            mode == DeliveryMode.ORDERED
-            and timeout is None
-            and headers is None
-            and to is None
-            and loopback is None
-        )
-        if is_plain:
-            receipt = Receipt(own, None, 1)
-            ran_turn = own.send_lone(payload, receipt, None, None)
-            if ran_turn is not None:
-                if ran_turn:
-                    await asyncio.sleep(0)  # a task that sends without a pause lets other tasks run
+        is_plain = to is None and loopback is None
+        is_lone = mode == ORDERED and timeout is None and headers is None
+        if is_lone:
+            receipt = Receipt()
+            receipt._session = own
+            if (
+                is_plain
+                and type(payload) is bytes
+                and (bundler := own.bundler) is not None
+                and not payload.startswith(MARK)
+                # Without a call more: a program that sends without a pause passes here each time.
+                and (joined := bundler.join(payload, receipt)) is not REFUSED
+            ):
+                if joined is not QUIETLY and own.flush_bundle(joined):
+                    await asyncio.sleep(0)  # a task that sends without a pause lets others run
+                return receipt
+            # At most once in a round of the loop, so other tasks run between two such messages.
+            if own.send_lone(payload, receipt, to, loopback) is not None:
                 return receipt
         receipt = await self.send_many(
             (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
         )
-        if is_plain:
+        if is_plain and is_lone:
             own.note_lone_send()
         return receipt
 
@@ -384,7 +400,11 @@ class Group(GroupBase):
         self._taken += 1
         if self._taken % YIELD_EVERY == 0:
             await asyncio.sleep(0)  # other tasks run even if messages never end
-        message = self._session.try_next_message() or await self.receive()
+        own = self._session
+        if (opened := own.inbox.opened) and own.process is ProcessToken.current:
+            with suppress(IndexError):  # another thread has popped the last one
+                return opened.popleft()
+        message = own.try_next_message() or await self.receive()
         if message is None:
             raise StopAsyncIteration
         return message
@@ -413,11 +433,12 @@ class Group(GroupBase):
                 print(message.payload)  # b'the end'
             ```
         """
+        own = self._session
+        if (message := own.try_next_message()) is not None:
+            return message
         return cast(
             "Message | None",
-            await run_steps(
-                self._session.receive(self._session.inbox.next_item, deadline_ns(timeout))
-            ),
+            await run_steps(own.receive(own.inbox.next_item, deadline_ns(timeout))),
         )
 
     async def batches(self) -> AsyncIterator[Batch]:

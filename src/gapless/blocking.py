@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gapless.delivery_mode import DeliveryMode, DeliveryModeName
 from gapless.errors import GaplessError
+from gapless.fork_guard import ProcessToken
 from gapless.group.base import GroupBase, IncomingRequest
+from gapless.group.headers import MARK
 from gapless.group.join_options import MemberOptions
 from gapless.group.message import Batch, Message
 from gapless.group.option_checks import check_handler
+from gapless.group.receipt import ReceiptBase, make_receipt
 from gapless.group.session import (
     ERROR_CLOSE_TIMEOUT_S,
-    ReceiptBase,
     Steps,
     Wait,
-    make_receipt,
 )
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log
+from gapless.runtime.bundler import QUIETLY, REFUSED
 from gapless.runtime.reactor import wait_for_future
 from gapless.units import NS_PER_S
 
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 __all__ = ["Group", "Receipt", "Request", "join"]
 
 _T = TypeVar("_T")
+
+ORDERED = DeliveryMode.ORDERED
+"""The usual mode; a name of the module is found sooner than a member of an enum."""
 
 
 def run_steps(steps: Steps[_T]) -> _T:
@@ -215,11 +220,24 @@ class Group(GroupBase):
             ```
         """
         own = self._session
-        if mode != DeliveryMode.ORDERED or timeout is not None or headers is not None:
+        if mode != ORDERED or timeout is not None or headers is not None:
             return self.send_many(
                 (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
             )
-        receipt = Receipt(own, None, 1)
+        receipt = Receipt()
+        receipt._session = own
+        if (
+            to is None
+            and loopback is None
+            and type(payload) is bytes
+            and (bundler := own.bundler) is not None
+            and not payload.startswith(MARK)
+            # Without a call more: a program that sends without a pause passes here each time.
+            and (joined := bundler.join(payload, receipt)) is not REFUSED
+        ):
+            if joined is not QUIETLY:
+                own.flush_bundle(joined)
+            return receipt
         if own.send_lone(payload, receipt, to, loopback) is not None:
             return receipt
         receipt = self.send_many((payload,), to, loopback=loopback)
@@ -294,7 +312,19 @@ class Group(GroupBase):
     # Receiving
 
     def __iter__(self) -> Iterator[Message]:
-        while (message := self.receive()) is not None:
+        own = self._session
+        opened = own.inbox.opened
+        while True:
+            if opened and own.process is ProcessToken.current:
+                # Without a call: the rest of a batch is read faster than the batch was unpacked.
+                try:
+                    message = opened.popleft()
+                except IndexError:
+                    continue  # another thread has popped the last one
+            elif (received := self.receive()) is not None:
+                message = received
+            else:
+                return
             yield message
 
     def receive(self, timeout: Duration | None = None) -> Message | None:

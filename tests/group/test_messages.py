@@ -199,7 +199,8 @@ def test_a_storm_of_cancelled_sends_leaves_no_gap(seed: int) -> None:
 
     async def sender(group: gapless.Group, number: int, sent: list[bytes]) -> None:
         payload = b"%d" % number
-        await group.send(payload)
+        # A message with a timeout waits for the end of the round, so that it can be cancelled.
+        await group.send(payload, timeout=None if number % 2 else 20)
         sent.append(payload)
 
     async def story() -> None:

@@ -23,6 +23,7 @@ from gapless import blocking
 from gapless.errors import ClosedError
 from gapless.transport import InProcessNetwork
 from tests.support.collectors import wait_until
+from tests.support.companions import QUICK
 
 CYCLES = int(os.environ.get("GAPLESS_CYCLES", "50"))
 WITHIN_S = 10.0
@@ -189,3 +190,32 @@ def test_no_cycle_hangs(shape: Callable[[], None]) -> None:
     sys.stdout.write(f"{shape.__name__}: {CYCLES} cycles, mean {mean_ms:.1f} ms, ")
     sys.stdout.write(f"longest {longest_s * 1000:.0f} ms\n")
     assert longest_s < LONGEST_S, f"the longest of {CYCLES} cycles took {longest_s:.2f} s"
+
+
+def test_an_event_loop_that_was_closed_leads_no_longer() -> None:
+    """A program may go on without its loop, and with another one."""
+    network = InProcessNetwork()
+
+    def joined() -> gapless.Group:
+        return gapless.join("g", transport=network.open(), config=QUICK)
+
+    loop = asyncio.new_event_loop()
+    group = loop.run_until_complete(joined().open())
+    loop.run_until_complete(group.send(b"first"))
+    loop.close()
+
+    async def exchange() -> None:
+        async with joined() as third:
+            await third.wait_for_members(3, WITHIN_S)
+            await third.send(b"third")
+            while (message := await group.receive(WITHIN_S)) and message.payload != b"third":
+                pass
+        await group.close()
+
+    with blocking.join("g", transport=network.open(), config=QUICK) as other:
+        other.wait_for_members(2, WITHIN_S)
+        other.send(b"second")
+        message = other.receive(WITHIN_S)
+        assert message is not None
+        assert message.payload == b"second"
+        asyncio.run(exchange())

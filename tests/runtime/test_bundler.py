@@ -20,10 +20,11 @@ from gapless.identity import Address
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted
 from gapless.runtime import bundler as module
-from gapless.runtime.bundler import Bundle, Bundler
+from gapless.runtime.bundler import Bundle, Bundler, Joined
+from gapless.runtime.send_requests import SendRequests
 from gapless.transport import InProcessNetwork
 from tests.support.companions import QUICK
-from tests.support.handles import gathering
+from tests.support.handles import gathering, with_room
 from tests.support.real_groups import (
     WITHIN_S,
     company,
@@ -244,11 +245,11 @@ def test_tasks_that_send_one_after_another_share_frames_and_let_others_run() -> 
 
             counter = asyncio.create_task(count())
             before = (await one.snapshot()).counters.get("sent.data", 0)
-            sent = [await one.send(payload) for payload in some(2000)]
+            sent = [await one.send(payload) for payload in some(5000)]
             assert rounds > 2
             counter.cancel()
-            assert [receipt.first for receipt in sent] == list(range(1, 2001))
-            assert await read_async(two, 2000) == some(2000)
+            assert [receipt.first for receipt in sent] == list(range(1, 5001))
+            assert await read_async(two, 5000) == some(5000)
             assert (await one.snapshot()).counters["sent.data"] - before < 500
 
     run(story())
@@ -270,6 +271,7 @@ def test_what_waits_for_its_turn_is_not_overtaken_by_another_task() -> None:
     run(story())
 
 
+@pytest.mark.usefixtures("_breathless")
 def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
     """Or it would lie there until somebody comes by for another reason."""
 
@@ -280,17 +282,62 @@ def test_whatever_is_laid_while_others_are_taken_is_told_of() -> None:
             """Return the next message."""
             found = super().popleft()
             if found[0] == b"last":
-                told.append(tray.add(b"late", Whose()))
+                told.append(tray.join(b"late", Whose()))
             return found
 
-    told: list[bool | None] = []
-    tray = Bundler(1 << 16, 10**12)
+    told: list[Joined] = []
+    tray = with_room(Bundler(1 << 16, 10**12, 1 << 16, SendRequests(1 << 16)))
     tray.items = Late()
-    assert [tray.add(payload, Whose()) for payload in (b"first", b"last")] == [False, None]
+    assert [tray.join(payload, Whose()) for payload in (b"first", b"last")] == [
+        Joined.FIRST,
+        Joined.QUIETLY,
+    ]
     laid = tray.take()
     assert laid is not None
     assert laid.payloads == (b"first", b"last")
-    assert (told, len(tray.items)) == ([False], 1)
+    assert (told, len(tray.items)) == ([Joined.FIRST], 1)
+
+
+def test_a_bundle_takes_what_is_small_has_room_and_follows_closely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "BUNDLE_GAP_NS", 10**11)
+    requests = SendRequests(1 << 16)
+    tray = with_room(Bundler(1000, 10**12, 250, requests))
+    assert tray.join(bytes(250), Whose()) is Joined.FIRST
+    assert tray.join(bytes(251), Whose()) is Joined.REFUSED
+    assert [tray.join(bytes(250), Whose()) for _ in range(3)] == [
+        Joined.QUIETLY,
+        Joined.QUIETLY,
+        Joined.DUE,
+    ]
+    requests.has_new = True
+    assert tray.join(b"after a request", Whose()) is Joined.REFUSED
+    requests.has_new = False
+    tray.room = 4
+    assert tray.join(b"the fifth", Whose()) is Joined.REFUSED
+    tray.room, tray._room_bytes = 5, 49
+    assert tray.join(bytes(10), Whose()) is Joined.REFUSED
+    tray._room_bytes = 50
+    tray.last_ns -= 10**11
+    assert tray.join(bytes(10), Whose()) is Joined.REFUSED
+    tray.note_lone_send()
+    assert tray.join(bytes(10), Whose()) is Joined.QUIETLY
+    tray.close()
+    assert tray.join(b"too late", Whose()) is Joined.REFUSED
+
+
+def test_a_closed_bundle_stays_closed_after_a_turn() -> None:
+    with gathering(1) as (one,):
+        bundler = one.handle.bundler
+
+        def close_in_a_turn(machine: Any) -> None:
+            bundler.close()
+            bundler.expects_more = True
+            bundler.set_room(machine.endpoint)
+
+        one.handle.query(close_in_a_turn).result(WITHIN_S)
+        assert bundler.room == 0
 
 
 def test_numbers_of_what_was_never_sent() -> None:
@@ -304,7 +351,7 @@ def test_numbers_of_what_was_never_sent() -> None:
 def test_a_bundle_leaves_though_the_message_behind_it_is_refused() -> None:
     with gathering(2) as (one, two):
         for payload in some(50):  # now and then another thread is quicker, and takes the bundle
-            one.handle._runtime.bundler.add(payload, Whose())
+            with_room(one.handle.bundler).join(payload, Whose())
             with suppress(LocalProtocolError):
                 one.handle.send_lone(b"refused", Whose(), Address(9, 9))
         one.handle.query(lambda _: None).result(WITHIN_S)

@@ -19,6 +19,7 @@ from tests.support.interleaving import (
     DELAY,
     LONG_DELAY,
     Interleaving,
+    ModelEventLoop,
     ModelFuture,
     ModelMember,
     make_run,
@@ -29,6 +30,9 @@ RANDOM_RUNS = int(os.environ.get("GAPLESS_HANDOVER_RUNS", "150"))
 """Number of random schedules of each story."""
 LATE_NS = 20_000_000
 """How long all threads together may wait for time limits: a few handovers of polling and timers."""
+
+PROMPT_NS = 4_000_000
+"""The same where the protocol thread never has to watch a loop until it leads instead."""
 
 
 class Stage:
@@ -96,6 +100,25 @@ class Stage:
     def take(self) -> None:
         """Receive a message."""
         self.member.take(self.reactor)
+
+    def loop(
+        self, messages: int, first: Callable[[], None] | None = None, leader: Any = None
+    ) -> Any:
+        """Run an event loop that reads messages, after ``first``; return it with its lead."""
+        if leader is None:
+            leader = self.module.LoopLeader(self.reactor, ModelEventLoop(self.run))
+        loop, begun = leader._loop, ModelFuture(self.run)
+        if not self.reactor.is_led_by(leader):
+            loop.call_soon(leader.attend)
+        if first is not None:
+            loop.call_soon(first)
+        loop.call_soon(lambda: begun.set_result(None))
+        loop.run_until(begun.done)
+        for _ in range(messages):
+            while not self.member.inbox:
+                loop.run_until(lambda: self.member.inbox > 0)
+            self.member.inbox -= 1
+        return leader
 
     def close(self) -> None:
         """Leave, and wait for the end in a thread that is not the caller's, as ``close`` does."""
@@ -218,6 +241,92 @@ def commands_that_post_commands(stage: Stage) -> None:
     stage.play(stage.take, lambda: post(4))
 
 
+def a_loop_that_reads(stage: Stage) -> None:
+    stage.play(lambda: stage.loop(2), in_turn(stage.arrive, stage.arrive))
+
+
+def a_loop_that_posts_commands(stage: Stage) -> None:
+    """A command of the loop's own thread, and one of another thread after some questions."""
+    stage.play(
+        lambda: stage.loop(2, lambda: stage.call(stage.member.put)),
+        in_turn(stage.query, stage.query, lambda: stage.call(stage.member.put)),
+    )
+
+
+def a_loop_that_starts_a_timer(stage: Stage) -> None:
+    stage.play(
+        lambda: stage.loop(1),
+        lambda: stage.loop(1, lambda: stage.run_now(stage.member.arm)),
+        in_turn(stage.arrive),
+    )
+
+
+def a_timer_of_a_loop_that_leads(stage: Stage) -> None:
+    def read_then_arm() -> None:
+        loop = stage.loop(1)
+        stage.loop(1, lambda: stage.run_now(stage.member.arm), loop)
+
+    stage.play(read_then_arm, stage.arrive)
+
+
+def a_loop_that_is_blocked(stage: Stage) -> None:
+    """The loop leads, then waits in a task for a message that only another leader can deliver."""
+
+    def read_then_block() -> None:
+        loop = stage.loop(1)
+        blocked.set_result(None)
+        stage.run.wait(lambda: stage.member.inbox > 0)
+        stage.member.inbox -= 1
+        stage.loop(1, lambda: None, loop)
+
+    def arrive() -> None:
+        stage.arrive()
+        stage.run.wait(blocked.done)
+        stage.arrive()
+        stage.run.wait(lambda: not stage.member.inbox and not stage.member.socket.bytes)
+        stage.arrive()
+
+    blocked = ModelFuture(stage.run)
+    stage.play(read_then_block, arrive)
+
+
+def a_loop_that_ends_after_a_command(stage: Stage) -> None:
+    def read_then_end() -> None:
+        leader = stage.loop(1)
+        stage.loop(0, lambda: stage.call(stage.member.put), leader)
+        leader._loop.close()
+        stage.run.wait(lambda: stage.member.inbox > 0)
+
+    stage.play(read_then_end, stage.arrive)
+
+
+def a_command_after_a_loop_has_ended(stage: Stage) -> None:
+    def read_then_end() -> None:
+        leader = stage.loop(1)
+        leader._loop.close()
+        stage.call(stage.member.put)
+        stage.take()
+
+    stage.play(read_then_end, stage.arrive)
+
+
+def a_loop_and_a_reader(stage: Stage) -> None:
+    """Each message goes to one of the two; the reader leads before, after or never."""
+    stage.play(lambda: stage.loop(1), stage.take, in_turn(stage.query, stage.arrive, stage.arrive))
+
+
+def two_loops(stage: Stage) -> None:
+    stage.play(lambda: stage.loop(1), lambda: stage.loop(1), in_turn(stage.arrive, stage.arrive))
+
+
+def closing_while_a_loop_leads(stage: Stage) -> None:
+    def read() -> None:
+        stage.loop(1)
+        stage.close()
+
+    stage.play(read, stage.arrive)
+
+
 STORIES = [
     closing,
     closing_while_another_reads,
@@ -233,11 +342,27 @@ STORIES = [
     a_second_member,
     senders_one_after_another,
     commands_that_post_commands,
+    a_loop_that_reads,
+    a_loop_that_posts_commands,
+    a_loop_that_starts_a_timer,
+    a_timer_of_a_loop_that_leads,
+    a_loop_that_is_blocked,
+    a_loop_that_ends_after_a_command,
+    a_command_after_a_loop_has_ended,
+    a_loop_and_a_reader,
+    two_loops,
+    closing_while_a_loop_leads,
 ]
 
 SELECT = """\
             if wanted or self._new_members or self._ended or self._is_leader_done
 """
+ATTENTIVE = {
+    a_loop_that_reads,
+    a_loop_that_posts_commands,
+    a_command_after_a_loop_has_ended,
+}
+"""Stories in which no loop is neglected: the watch of the protocol thread is not needed."""
 PLANTED: dict[str, tuple[Callable[[Stage], None], tuple[str, str]]] = {
     "the leader selects although its wait is over": (
         a_message_for_one_of_two_waits,
@@ -250,6 +375,30 @@ PLANTED: dict[str, tuple[Callable[[Stage], None], tuple[str, str]]] = {
     "the end of a turn does not wake a leader whose wait is over": (
         a_reader_and_a_sender,
         ("select_until_ns or self._is_leader_done", "select_until_ns"),
+    ),
+    "a loop sleeps although commands were submitted in its round": (
+        a_loop_that_posts_commands,
+        ("return 0 if self._pending and not self._turn_waiters else due_ns", "return due_ns"),
+    ),
+    "a loop that sleeps is not told of an earlier timer": (
+        a_timer_of_a_loop_that_leads,
+        ("                    leader.run_at(due_ns)\n", ""),
+    ),
+    "nobody leads instead of a loop that is blocked": (
+        a_loop_that_is_blocked,
+        ("            self.end_loop(leader, rounds)\n", ""),
+    ),
+    "nobody watches a loop that begins to lead": (
+        a_loop_that_is_blocked,
+        ("        self._wake_thread()  # to watch the loop\n", ""),
+    ),
+    "the watch does not see a command of a loop that has ended": (
+        a_loop_that_ends_after_a_command,
+        ("        if self._pending:\n            return True\n", ""),
+    ),
+    "a loop that has ended keeps the lead": (
+        a_command_after_a_loop_has_ended,
+        ("        self.end_loop(leader)\n        self._wake_thread()\n", ""),
     ),
     "commands of the last round wake nobody": (
         commands_that_post_commands,
@@ -267,11 +416,12 @@ def play(
     return run
 
 
-def fault(run: Interleaving) -> object:
+def fault(run: Interleaving, story: Callable[[Stage], None]) -> object:
     """Return what went wrong in a run; None if all threads ended in time."""
     if run.errors or run.stuck:
         return run.errors or run.stuck
-    return f"{run.late_ns} ns late" if run.late_ns > LATE_NS else None
+    limit_ns = PROMPT_NS if story in ATTENTIVE else LATE_NS
+    return f"{run.late_ns} ns late" if run.late_ns > limit_ns else None
 
 
 def schedules(undisturbed: Interleaving, rng: Random, count: int) -> list[dict[int, int]]:
@@ -291,10 +441,10 @@ def schedules(undisturbed: Interleaving, rng: Random, count: int) -> list[dict[i
 def search(story: Callable[[Stage], None], count: int, patch: Patch = None) -> object:
     """Return the first fault of a story, with its schedule; None if there is none."""
     undisturbed = play(story, {}, patch)
-    if (found := fault(undisturbed)) is not None:
+    if (found := fault(undisturbed, story)) is not None:
         return {}, found
     for schedule in schedules(undisturbed, Random(18), count):
-        if (found := fault(play(story, schedule, patch))) is not None:
+        if (found := fault(play(story, schedule, patch), story)) is not None:
             return schedule, found
     return None
 

@@ -29,6 +29,7 @@ from gapless.runtime.reactor import process_ready
 from gapless.runtime.send_requests import SendRequest
 from gapless.transport import InProcessNetwork, InProcessTransport, TcpMesh, UdpMesh
 from gapless.wire.seal import Seal
+from tests.support.handles import with_room
 
 
 class LoneReceipt:
@@ -297,7 +298,7 @@ def test_a_request_submitted_in_a_turn_does_not_overtake_a_message_bundled_in_th
 
     def send_meanwhile(now_ns: int) -> Iterator[Ready]:
         yield from flush_bundle(now_ns)
-        runtime.bundler.add(b"first", receipt)
+        with_room(runtime.bundler).join(b"first", receipt)
         runtime.send_requests.put(SendRequest(Payloads.of([b"second"])))
 
     monkeypatch.setattr(runtime, "flush_bundle", send_meanwhile)
@@ -314,7 +315,7 @@ def test_the_bundles_of_a_former_incarnation_are_sent_before_later_messages(
     runtime, outbox = seat_at(network.open())
     process_ready(runtime.run_commands(0), runtime)
     runtime.send_requests.unsent_bundles.append(Bundle(Payloads.of([b"first", b"second"])))
-    runtime.bundler.add(b"third", LoneReceipt())
+    with_room(runtime.bundler).join(b"third", LoneReceipt())
     found_group(runtime)
     process_ready(runtime.run_commands(time.monotonic_ns()), runtime)
     assert delivered_messages(outbox) == [b"first", b"second", b"third"]

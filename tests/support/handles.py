@@ -9,6 +9,7 @@ from gapless.config import Config
 from gapless.discovery import Discovery
 from gapless.protocol.events import ViewInstalled
 from gapless.protocol.ready import Delivery
+from gapless.runtime.bundler import Bundler
 from gapless.runtime.delivery_queue import DeliveryItem, DeliveryQueue
 from gapless.runtime.handle import MemberHandle
 from gapless.transport import InProcessNetwork, TcpMesh, UdpMesh
@@ -101,3 +102,10 @@ def gathering(
     finally:
         for guest in guests:
             guest.handle.close(0.2)
+
+
+def with_room(bundler: Bundler) -> Bundler:
+    """Let the next message join, as a turn does after a message was sent."""
+    bundler.room, bundler._room_bytes = 1000, 1 << 16
+    bundler.last_ns = 1 << 62  # however slow the machine is
+    return bundler

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from gapless.runtime import reactor as subject
+from gapless.runtime import loop_leader, reactor as subject
 from gapless.runtime.member_runtime import NEVER_NS
 from gapless.runtime.signal_guard import SignalGuard
 from gapless.units import NS_PER_S
@@ -36,6 +36,7 @@ LONG_DELAY_NS = 100_000_000
 MAX_DELAY_STEPS = 1000
 """How many steps of other threads a delay lasts at most."""
 _FILE = subject.__file__
+_TRACED = {_FILE, loop_leader.__file__}
 
 
 class Abandoned(BaseException):
@@ -129,7 +130,7 @@ class Interleaving:
                 self._go_on(self._next(task))
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        return self._trace_line if frame.f_code.co_filename == _FILE else None
+        return self._trace_line if frame.f_code.co_filename in _TRACED else None
 
     def _trace_line(self, frame: FrameType, event: str, _: object) -> Any:
         if event == "line":
@@ -271,18 +272,30 @@ class ModelSocket:
     def send(self, data: bytes) -> None:
         self.bytes += len(data)
 
+    def wake(self) -> None:
+        self.bytes += 1
+
     def clear(self) -> None:
         self.bytes = 0
 
 
 class ModelSelector:
-    """Selects on model sockets."""
+    """Selects on model sockets, or on another model selector."""
 
     def __init__(self, run: Interleaving) -> None:
         self._run = run
-        self._keys: dict[ModelSocket, object] = {}
+        self._keys: dict[ModelSocket | ModelSelector, object] = {}
 
-    def register(self, one: ModelSocket, _: int, data: object = None) -> None:
+    @property
+    def bytes(self) -> int:
+        """Above 0 if a select would return at once."""
+        return len(self._ready())
+
+    def fileno(self) -> ModelSelector:
+        """Stand for the file descriptor."""
+        return self
+
+    def register(self, one: ModelSocket | ModelSelector, _: int, data: object = None) -> None:
         self._keys[one] = data
 
     def unregister(self, one: ModelSocket) -> None:
@@ -301,6 +314,76 @@ class ModelSelector:
                 run.guard._on_signal(1, None)
             return []
         return self._ready()
+
+
+class ModelTimer:
+    """A call at a time."""
+
+    def __init__(self, due_ns: int, function: Callable[[], None]) -> None:
+        self.due_ns = due_ns
+        self.function: Callable[[], None] | None = function
+
+    def cancel(self) -> None:
+        self.function = None
+
+
+class ModelEventLoop:
+    """An event loop, as far as ``LoopLeader`` uses one."""
+
+    def __init__(self, run: Interleaving) -> None:
+        self._run = run
+        self._calls: deque[Callable[[], None]] = deque()
+        self._timers: list[ModelTimer] = []
+        self._reader: tuple[ModelSelector, Callable[[], None]] | None = None
+        self._is_running = self._is_closed = False
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def add_reader(self, selector: ModelSelector, function: Callable[[], None]) -> None:
+        self._reader = selector, function
+
+    def remove_reader(self, _: ModelSelector) -> None:
+        self._reader = None
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        if self._is_closed:
+            raise RuntimeError("Event loop is closed")
+        self._calls.append(function)
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> ModelTimer:
+        if self._is_closed:
+            raise RuntimeError("Event loop is closed")
+        timer = ModelTimer(self._run.now_ns + int(delay_s * NS_PER_S), function)
+        self._timers.append(timer)
+        return timer
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Run until ``done()``."""
+        run = self._run
+        self._is_running = True
+        while not done():
+            self._timers = [timer for timer in self._timers if timer.function is not None]
+            due_ns = min((timer.due_ns for timer in self._timers), default=None)
+            timeout_s = None if due_ns is None else max(0, due_ns - run.now_ns) / NS_PER_S
+            run.wait(lambda: done() or bool(self._calls) or self._is_readable(), timeout_s)
+            for timer in self._timers:
+                if timer.due_ns <= run.now_ns and timer.function is not None:
+                    function, timer.function = timer.function, None
+                    self._calls.append(function)
+            if self._reader is not None and self._is_readable():
+                self._calls.append(self._reader[1])
+            for _ in range(len(self._calls)):
+                self._calls.popleft()()
+        self._is_running = False
+
+    def _is_readable(self) -> bool:
+        return self._reader is not None and self._reader[0].bytes > 0
 
 
 class ModelGuard(SignalGuard):
@@ -438,14 +521,14 @@ class ModelMember:
 
 
 @cache
-def _code(patch: tuple[str, str] | None) -> CodeType:
-    """Return the code of the reactor, with a bug planted by ``patch``, a text and its successor."""
-    source = Path(_FILE).read_text()
+def _code(patch: tuple[str, str] | None, path: str = _FILE) -> CodeType:
+    """Return the code of a file, with a bug planted by ``patch``, a text and its successor."""
+    source = Path(path).read_text()
     if patch is not None:
         assert source.count(patch[0]) == 1, f"the bug cannot be planted: {patch[0]}"
         source = source.replace(*patch)
     source = source.replace('if hasattr(os, "register_at_fork"):', "if False:")
-    return compile(source, _FILE, "exec")
+    return compile(source, path, "exec")
 
 
 def make_run(
@@ -467,4 +550,13 @@ def make_run(
     module.time = SimpleNamespace(monotonic_ns=lambda: run.now_ns)
     module.in_main_thread = lambda: run.in_main_thread
     module.SignalGuard = type("Guard", (ModelGuard,), {"run": run})
+    module.LoopLeader = _loop_leader(run)
     return run, module
+
+
+def _loop_leader(run: Interleaving) -> Any:
+    """Return the class of an event loop that leads, with the clock of the run."""
+    module: Any = ModuleType(loop_leader.__name__)
+    exec(_code(None, loop_leader.__file__), module.__dict__)
+    module.time = SimpleNamespace(monotonic_ns=lambda: run.now_ns)
+    return module.LoopLeader

@@ -28,7 +28,7 @@ class GroupBase(DeprecatedMethods):
     """One member of one group: the properties and methods that never wait."""
 
     @staticmethod
-    def _flush_scheduler() -> Callable[[Callable[[], None]], None] | None:
+    def _flush_scheduler() -> Callable[[Callable[[], None]], bool] | None:
         """Return a function that defers the flush of a send; None to flush at once."""
         return None
 

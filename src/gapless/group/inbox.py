@@ -105,7 +105,14 @@ class Inbox:
         self._items: deque[Delivery | Batch | InboxEvent] = deque()
         self._requests: deque[RequestFrame] = deque()
         self._deduplicated: deque[Batch] = deque()
-        self._remaining: deque[Message] = deque()
+        self.opened: deque[Message] = deque()
+        """The messages of the batch that is read message by message.
+
+        Any thread may pop the first message without the lock: a loop over messages needs no call
+        of the inbox for each. The rest is done under the lock.
+        """
+        # How many messages were opened or given out in a batch since the last count as consumed:
+        # more can be asked for only when all of them were popped.
         self._read = self._unconsumed = 0
 
     @property
@@ -291,7 +298,7 @@ class Inbox:
     def try_next_message(self) -> Message | None:
         """Return the message at the head of the queue; None if waiting or unwrapping is needed."""
         with self._lock:
-            if not self._remaining:
+            if not self.opened:
                 head = self._items[0] if self._items and not self._deduplicated else None
                 if type(head) is Delivery and type(run := head.content) is Run and run.count == 1:
                     # The ordinary case of one message: it is wrapped if it begins with the mark.
@@ -306,9 +313,17 @@ class Inbox:
                     return None
                 self._mark_consumed()
                 self._items.popleft()
-                self._remaining.extend(batch.messages())
-            self._read += 1
-            return self._remaining.popleft()
+                self._open(batch)
+            try:
+                return self.opened.popleft()
+            except IndexError:
+                return None  # another thread has popped the last one: the caller waits
+
+    def _open(self, batch: Batch) -> None:
+        """Prepare a batch to be read message by message."""
+        assert not self.opened, "one batch is read at a time"
+        self._read += len(batch)
+        self.opened.extend(batch.messages())
 
     def _head_batch(self) -> Batch | None:
         """Return the batch at the head of the queue; None if the head is an event."""
@@ -320,7 +335,7 @@ class Inbox:
     def try_next_batch(self) -> Batch | None:
         """Return the batch at the head of the queue; None if waiting or unwrapping is needed."""
         with self._lock:
-            if self._remaining or self._deduplicated or not self._items:
+            if self.opened or self._deduplicated or not self._items:
                 return None
             batch = self._head_batch()
             if batch is None or batch._may_be_wrapped():
@@ -345,30 +360,44 @@ class Inbox:
 
     def is_readable(self) -> bool:
         """Return whether an item can be read, or the inbox has ended."""
-        return bool(self._remaining or self._items or self._deduplicated or self.ended)
+        return bool(self.opened or self._items or self._deduplicated or self.ended)
 
     def next_item(self) -> Message | InboxEvent | Future[None]:
         """Return the next message or event; without any a future that completes with the next."""
         with self._lock:
-            if not self._remaining:
-                item = self._next()
-                if not isinstance(item, Batch):
-                    return item
-                self._remaining.extend(item.messages())
-            self._read += 1
-            return self._remaining.popleft()
+            while True:
+                if not self.opened:
+                    item = self._next()
+                    if not isinstance(item, Batch):
+                        return item
+                    self._open(item)
+                with suppress(IndexError):  # another thread has popped the last one
+                    return self.opened.popleft()
 
     def next_batch(self) -> Batch | InboxEvent | Future[None]:
         """Return the next batch or event; without any a future that completes with the next."""
         with self._lock:
-            if self._remaining:
-                batch, start = self._remaining[0]._batch, self._remaining[0]._at
-                self._read += len(self._remaining)
-                self._remaining.clear()
-                return Batch(rest_of(batch._delivery, start), self.names)
+            if (rest := self._pop_rest()) is not None:
+                return rest
             item = self._next()
             self._read += len(item) if isinstance(item, Batch) else 0
             return item
+
+    def _pop_rest(self) -> Batch | None:
+        """Remove and return the rest of the batch that is read message by message."""
+        rest: list[Message] = []
+        with suppress(IndexError):
+            while True:
+                rest.append(self.opened.popleft())
+        if not rest:
+            return None
+        start, end = rest[0]._at, rest[-1]._at
+        if end - start >= len(rest):
+            # Another thread has popped a message in between: the others follow in a later batch.
+            count = next(at for at, message in enumerate(rest) if message._at != start + at)
+            self.opened.extendleft(reversed(rest[count:]))
+            end = rest[count - 1]._at
+        return Batch(part_of(rest[0]._batch._delivery, start, end), self.names)
 
     def _next(self) -> Batch | InboxEvent | Future[None]:
         """Mark the items read before as consumed; return the next batch, event or future."""
@@ -496,12 +525,3 @@ def part_of(delivery: Delivery, start: int, end: int) -> Delivery:
         return delivery
     first, last = delivery.first + start, delivery.first + end
     return delivery._replace(first=first, last=last, content=content.part(first, last))
-
-
-def rest_of(delivery: Delivery, start: int) -> Delivery:
-    """Return the messages of a delivery from ``start`` on, counted from 0."""
-    content = delivery.content
-    if start == 0 or not isinstance(content, Run):
-        return delivery
-    first = delivery.first + start
-    return delivery._replace(first=first, content=content.part(first, delivery.last))

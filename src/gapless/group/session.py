@@ -54,6 +54,7 @@ from gapless.group.option_checks import (
     check_member_count,
     wrong_argument,
 )
+from gapless.group.receipt import ReceiptBase, UntrackedReceipt
 from gapless.group.rpc import RequestFrame
 from gapless.group.sink_dedup import SinkDedup
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from gapless.protocol.member import Member
     from gapless.protocol.ready import Ready
     from gapless.protocol.snapshot import MemberSnapshot
-    from gapless.runtime.bundler import Bundle
+    from gapless.runtime.bundler import Bundler, Joined
     from gapless.runtime.handle import MemberHandle
 
 _T = TypeVar("_T")
@@ -113,85 +114,18 @@ Steps = Generator[Wait, Any, _T]
 """An operation that may wait, with a result of type ``_T``."""
 
 
-_ReceiptT = TypeVar("_ReceiptT", bound="ReceiptBase")
-
-
-class ReceiptBase:
-    """The receipt of a send of ``count`` messages with the seqnos ``first .. last`` (0: none)."""
-
-    __slots__ = ("_accepted", "_bundled", "_request", "_session", "count")
-
-    def __init__(
-        self,
-        session: GroupSession,
-        accepted: Accepted | None,
-        count: int,
-        request: SendRequest | None = None,
-    ) -> None:
-        """Make a receipt; without ``accepted`` the seqno of a message is found on demand."""
-        self._session = session
-        self._request = request
-        self._accepted = accepted
-        self.count = count
-        self._bundled: tuple[Bundle, int] | None = None
-
-    @property
-    def first(self) -> int:
-        """The seqno of the first message; 0 for a message without a seqno."""
-        return self._resolved().first
-
-    @property
-    def last(self) -> int:
-        """The seqno of the last message; 0 for a message without a seqno."""
-        return self._resolved().last
-
-    @property
-    def view(self) -> int:
-        """The number of the view in which the seqnos count; 0 if seqnos outlive a view.
-
-        Only in the profile ``classic`` seqnos restart with every view.
-        """
-        return self._resolved().view
-
-    def _resolved(self) -> Accepted:
-        if self._accepted is None:
-            self._accepted = self._session.resolve_bundled(self)
-        return self._accepted
-
-    def _delivered(self, timeout: Duration | None) -> Steps[None]:
-        return self._session.delivered(self._request, timeout)
-
-    def __repr__(self) -> str:
-        mode = DeliveryMode.ORDERED if self._request is None else self._request.mode
-        return f"<sent {self.first}..{self.last}, {mode}>"
-
-
-def make_receipt(kind: type[_ReceiptT], session: GroupSession, request: SendRequest) -> _ReceiptT:
-    """Return the receipt of an accepted send."""
-    accepted: Any = request.result()
-    return kind(session, accepted, len(request.payloads), request)
-
-
-class _Untracked:
-    """The receipt of a message whose seqno is never needed."""
-
-    __slots__ = ("_accepted", "_bundled")
-
-    _accepted: Accepted | None
-    _bundled: tuple[Bundle, int] | None
-
-
 class GroupSession:
     """One member of one group, as both APIs see it."""
 
     def __init__(
         self,
         options: MemberOptions,
-        schedule_flush: Callable[[Callable[[], None]], None] | None = None,
+        schedule_flush: Callable[[Callable[[], None]], bool] | None = None,
     ) -> None:
         """Prepare to join.
 
         The sending thread flushes each send at once, unless ``schedule_flush`` defers the flush.
+        ``schedule_flush`` returns False if a flush was scheduled before.
         """
         self.options = options
         self._schedule_flush = schedule_flush
@@ -203,13 +137,16 @@ class GroupSession:
         self.closing = False
         self._receives_only = False
         self._handle: MemberHandle | None = None
+        self.bundler: Bundler | None = None
+        """The bundle that messages to the group may join; None if this member does not send."""
         self._sending: set[SendRequest] = set()
-        self._process = ProcessToken.current
+        self.process = ProcessToken.current
+        """The process that joined."""
 
     @property
     def handle(self) -> MemberHandle:
         """The handle of the member, once the session is open."""
-        if self._handle is None or self._process is not ProcessToken.current:
+        if self._handle is None or self.process is not ProcessToken.current:
             raise self._not_open_error()
         return self._handle
 
@@ -233,10 +170,10 @@ class GroupSession:
     @property
     def in_joining_process(self) -> bool:
         """Whether this is the process that joined, and not a fork."""
-        return self._process is ProcessToken.current
+        return self.process is ProcessToken.current
 
     def _check_process(self) -> None:
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             raise ClosedError(
                 f"this member of {self.options.group} belongs to the parent process; join again"
                 " after a fork"
@@ -255,6 +192,7 @@ class GroupSession:
         try:
             self._handle = yield Wait(opening)
             self._receives_only = self._handle.role is Role.OBSERVER
+            self.bundler = None if self._receives_only else self._handle.bundler
             self.inbox.attach(self._handle)
             yield Wait(self.inbox.ready, until_ns)
             if (received := self.inbox.take_state()) is not None:
@@ -388,10 +326,16 @@ class GroupSession:
                 receipt,
                 address,
                 loopback=loopback,
-                may_run=self._schedule_flush is None,
+                # The first message of a round of an event loop leaves at once; a message that
+                # follows in the same round shares frames with those after it.
+                may_run=self._schedule_flush is None or self._schedule_flush(handle.flush),
             )
         except LocalProtocolError as error:
             raise self._translate_error(error, address) from None
+
+    def flush_bundle(self, joined: Joined) -> bool:
+        """Let the bundle leave in time after a message has joined; return whether it has left."""
+        return self.handle.flush_bundle(joined)
 
     def note_lone_send(self) -> None:
         """Record that a request sent a message to the group."""
@@ -459,7 +403,7 @@ class GroupSession:
         """Send a message without a receipt."""
         if self._schedule_flush is None and not (self.closing or self._receives_only):
             try:
-                if self.handle.send_lone(message, _Untracked(), to, mode) is not None:
+                if self.handle.send_lone(message, UntrackedReceipt(), to, mode) is not None:
                     return
             except LocalProtocolError as error:
                 raise self._translate_error(error, to) from None
@@ -554,19 +498,19 @@ class GroupSession:
 
     def try_next_message(self) -> Message | None:
         """Return the next message; None if waiting or unwrapping is needed."""
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_message()
 
     def try_next_batch(self) -> Batch | None:
         """Return the next batch; None if waiting or unwrapping is needed."""
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             self._check_process()
         return self.inbox.try_next_batch()
 
     def wait_until_readable(self, until_ns: int | None) -> None:
         """Wait in this thread until an item can be read, or until the deadline."""
-        if self._process is not ProcessToken.current:
+        if self.process is not ProcessToken.current:
             self._check_process()
         inbox, handle = self.inbox, self._handle
         if handle is not None and not inbox.mark_consumed():

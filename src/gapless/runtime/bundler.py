@@ -1,9 +1,10 @@
 """The bundler: messages sent closely one after another leave together, in one frame.
 
 On sending: a message that follows another within ``BUNDLE_GAP_NS`` joins the bundle, without a lock
-and without the machine, if the last turn left room in the window. The first message of a bundle
-wakes the leader. A message that fills a frame, or comes ``bundle_delay`` after the first, makes the
-sending thread run a turn: a thread that sends without a pause does not wait for another thread.
+and without the machine, if the last turn left room in the window: one check of the room, and one
+append, in the call of the application. The first message of a bundle wakes the leader. A message
+that fills a frame, or comes ``bundle_delay`` after the first, makes the sending thread run a turn:
+a thread that sends without a pause does not wait for another thread.
 
 On a turn: the machine gets the bundle before any other command, so no command overtakes the bundle,
 and the messages get their seqnos.
@@ -14,22 +15,41 @@ taking.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from concurrent.futures import Future
+from enum import IntEnum
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol
 
 from gapless.payloads import Payloads
 from gapless.protocol.events import Accepted
 
 if TYPE_CHECKING:
+    from gapless.config import Config
     from gapless.protocol.endpoint import Endpoint
     from gapless.protocol.events import GivenUp, Refused
+    from gapless.runtime.send_requests import SendRequests
 
 BUNDLE_GAP_NS = 100_000
 """How closely a message must follow the last to join a bundle; then more messages are likely."""
 MAX_BUNDLED_BYTES = 1 << 18
 """Maximum number of bytes in a bundle."""
+
+
+class Joined(IntEnum):
+    """What is to be done after a message was offered to the bundle."""
+
+    REFUSED = 0
+    """The message did not join the bundle: the caller sends it in another way."""
+    QUIETLY = 1
+    """Nothing: the message leaves with the messages before it."""
+    FIRST = 2
+    """Request a turn of any thread: no other message waits."""
+    DUE = 3
+    """Run a turn: the bundle fills a frame, or has waited long enough."""
+
+
+REFUSED, QUIETLY, FIRST, DUE = Joined
 
 
 class LoneReceipt(Protocol):
@@ -73,13 +93,20 @@ class Bundle(Future[Accepted]):
 
 
 class Bundler:
-    """The open bundle of one member; ``gap_ns`` is the longest wait of a message, 0: no bundles."""
+    """The open bundle of one member; ``gap_ns`` is the longest wait of a message, 0: no bundles.
+
+    A message of more than ``small_bytes`` does not join, and none does while one of the
+    ``requests`` waits, which were sent before.
+    """
 
     __slots__ = (
         "_first_ns",
         "_frame_bytes",
         "_gap_ns",
+        "_is_closed",
+        "_requests",
         "_room_bytes",
+        "_small_bytes",
         "_wake_requested",
         "expects_more",
         "items",
@@ -87,9 +114,14 @@ class Bundler:
         "room",
     )
 
-    def __init__(self, frame_bytes: int, gap_ns: int) -> None:
+    def __init__(
+        self, frame_bytes: int, gap_ns: int, small_bytes: int, requests: SendRequests
+    ) -> None:
         self._frame_bytes = frame_bytes
         self._gap_ns = gap_ns
+        self._small_bytes = small_bytes
+        self._requests = requests
+        self._is_closed = False
         self.items: deque[tuple[bytes, LoneReceipt]] = deque()
         self.room = self._room_bytes = 0
         self._first_ns = self.last_ns = 0
@@ -97,34 +129,46 @@ class Bundler:
         """Whether the next turn sends a message to the group: then another may follow it."""
         self._wake_requested = False
 
+    @classmethod
+    def of(cls, config: Config, requests: SendRequests) -> Bundler:
+        """Return the bundler of a member with these settings."""
+        small_bytes = min(config.max_frame_bytes // 4, config.max_message_bytes)
+        return cls(config.max_frame_bytes, config.bundle_delay_ns, small_bytes, requests)
+
     # Any thread
 
     def note_lone_send(self) -> None:
         """Record that a message was sent without others: the next may follow closely."""
-        self.last_ns = time.monotonic_ns()
+        self.last_ns = monotonic_ns()
 
-    def accepts(self, size_bytes: int) -> bool:
-        """Return whether a message may join the bundle: another came just before, and it fits."""
-        count = len(self.items) + 1
-        if count > self.room or count * size_bytes > self._room_bytes:
-            return False
-        return time.monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
-
-    def add(self, payload: bytes, receipt: LoneReceipt) -> bool | None:
-        """Add a message; return True if a turn is due, False if the leader must be woken."""
+    def join(self, payload: bytes, receipt: LoneReceipt) -> Joined:
+        """Add a message if another came just before, and the message fits."""
+        size_bytes, count, now_ns = len(payload), len(self.items) + 1, monotonic_ns()
+        total_bytes = count * size_bytes
+        if (
+            count > self.room
+            or total_bytes > self._room_bytes
+            or size_bytes > self._small_bytes
+            or now_ns - self.last_ns >= BUNDLE_GAP_NS
+            or self._requests.has_new
+        ):
+            return REFUSED
         self.items.append((payload, receipt))
-        now_ns = self.last_ns = time.monotonic_ns()
+        self.last_ns = now_ns
         self.expects_more = True
         if not self._wake_requested:
             # Read after the append: ``take`` clears the flag before it takes the messages.
             self._wake_requested = True
             self._first_ns = now_ns
-            return False
-        is_time = (
-            now_ns - self._first_ns >= self._gap_ns
-            or len(self.items) * len(payload) >= self._frame_bytes
-        )
-        return True if is_time else None
+            return FIRST
+        if total_bytes >= self._frame_bytes or now_ns - self._first_ns >= self._gap_ns:
+            return DUE
+        return QUIETLY
+
+    def close(self) -> None:
+        """Let no message join any more: the member leaves, or belongs to the parent process."""
+        self._is_closed = True
+        self.room = 0
 
     # Inside a turn
 
@@ -132,11 +176,12 @@ class Bundler:
         """Let the bundle grow until the next turn as far as the window has room."""
         stream, window = endpoint.outbound, endpoint.outbound.window
         # However long the turn took: its sender has not come back yet.
-        is_likely = self.expects_more or time.monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
+        is_likely = self.expects_more or monotonic_ns() - self.last_ns < BUNDLE_GAP_NS
         self.expects_more = False
         if (
             not self._gap_ns
             or not is_likely
+            or self._is_closed
             or endpoint.view is None
             or stream.closed
             or stream.queue.sends
@@ -144,11 +189,13 @@ class Bundler:
             # Without a message sent just before, no message follows one closely.
             self.room = 0
             return
-        self.room = window.room()
         room_bytes = window.room_bytes()
         self._room_bytes = (
             MAX_BUNDLED_BYTES if room_bytes is None else min(MAX_BUNDLED_BYTES, room_bytes // 2)
         )
+        self.room = window.room()
+        if self._is_closed:
+            self.room = 0  # closed by another thread meanwhile
 
     def take(self) -> Bundle | None:
         """Remove and return the bundle; None if it is empty."""
@@ -156,7 +203,8 @@ class Bundler:
         items = [self.items.popleft() for _ in range(len(self.items))]
         if not items:
             return None
-        bundle = Bundle(Payloads.of_validated([payload for payload, _ in items]))
-        for at, (_, receipt) in enumerate(items):
+        payloads, receipts = zip(*items, strict=True)
+        bundle = Bundle(Payloads.of_validated(payloads))
+        for at, receipt in enumerate(receipts):
             receipt._bundled = bundle, at
         return bundle

@@ -25,6 +25,7 @@ from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError
 from gapless.fork_guard import ProcessToken
 from gapless.payloads import Payloads
+from gapless.runtime.bundler import DUE, QUIETLY, REFUSED, Joined
 from gapless.runtime.delivery_queue import DeliveryQueue
 from gapless.runtime.member_runtime import MemberRuntime, PendingCall
 from gapless.runtime.reactor import Reactor
@@ -90,7 +91,6 @@ class MemberHandle:
         self.transport = transport
         self.config = fit_config(config or Config(), transport)
         self._process = ProcessToken.current
-        self._small_bytes = min(self.config.max_frame_bytes // 4, self.config.max_message_bytes)
         self._leaving = False
         # With another sink there is never anything to take here.
         self._queue = sink if isinstance(sink, DeliveryQueue) else DeliveryQueue()
@@ -113,6 +113,7 @@ class MemberHandle:
         )
         self.display_name = display_name or name
         self.add_consumed = self._runtime.add_consumed
+        self.bundler = self._runtime.bundler
         self.reactor = Reactor.shared()
         self.reactor.add(self._runtime)
         _OPEN.add(self)
@@ -184,8 +185,9 @@ class MemberHandle:
 
         If another thread is in a turn, the other thread handles the requests.
         """
-        if not self.is_closed:
-            self.reactor.run_now(self._runtime)
+        runtime = self._runtime
+        if (runtime.send_requests.has_new or runtime.bundler.items) and not self.is_closed:
+            self.reactor.run_now(runtime)
 
     def send_lone(
         self,
@@ -199,9 +201,9 @@ class MemberHandle:
     ) -> bool | None:
         """Send one message without a request, the short way from ``Group.send`` to the machine.
 
-        An ordered message to the group that closely follows another message joins a bundle and gets
-        a seqno when the bundle leaves. Any other message is sent in this thread if ``may_run``,
-        there is room, and no other thread is in a turn.
+        An ordered message to the group that closely follows another message joins the bundle and
+        gets a seqno when the bundle leaves. Any other message is sent in this thread if
+        ``may_run``, there is room, and no other thread is in a turn.
 
         Return whether this thread ran a turn. Return None if the message was not sent: the caller
         then submits a request.
@@ -209,25 +211,15 @@ class MemberHandle:
         runtime = self._runtime
         if self._process is not ProcessToken.current or self._leaving or runtime.ended:
             raise self._closed_error()
-        bundler, size_bytes = runtime.bundler, len(message)
+        bundler = self.bundler
         is_plain = to is None and loopback is None and mode is DeliveryMode.ORDERED
-        if (
-            is_plain
-            and size_bytes <= self._small_bytes
-            and not runtime.send_requests.has_new
-            and bundler.accepts(size_bytes)
-        ):
-            is_time = bundler.add(message, receipt)
-            if is_time:
-                self.reactor.run_now(runtime)
-            elif is_time is False:
-                self.reactor.wake_up(runtime)
-            return bool(is_time)
         if is_plain:
+            if (joined := bundler.join(message, receipt)) is not REFUSED:
+                return joined is not QUIETLY and self.flush_bundle(joined)
             bundler.expects_more = True
         if not may_run:
             return None
-        if size_bytes > self.config.max_message_bytes:
+        if len(message) > self.config.max_message_bytes:
             raise self._too_long_error()
         accepted = self.reactor.send(runtime, Payloads.of_validated((message,)), to, mode, loopback)
         if accepted is None:
@@ -236,6 +228,14 @@ class MemberHandle:
             bundler.note_lone_send()
         receipt._accepted = accepted
         return True
+
+    def flush_bundle(self, joined: Joined) -> bool:
+        """Let the bundle leave in time after a message has joined; return whether it has left."""
+        if joined is DUE:
+            self.reactor.run_now(self._runtime)
+            return True
+        self.reactor.wake_up(self._runtime)
+        return False
 
     def note_lone_send(self) -> None:
         """Record that a request sent a message to the group: the next may follow closely."""
@@ -348,12 +348,14 @@ class MemberHandle:
     def leave(self) -> None:
         """Begin to leave: the member ends when all sends are acknowledged, or after a timeout."""
         self._leaving = True
+        self.bundler.close()
         if not self.is_closed:
             self._post(self._runtime.leave)
 
     def stop(self) -> None:
         """End at once, without notifying the group."""
         self._leaving = True
+        self.bundler.close()
         if not self.is_closed:
             self._post(self._runtime.stop)
 

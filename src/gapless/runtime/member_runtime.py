@@ -107,7 +107,7 @@ class MemberRuntime:
         self.config = config
         self.rejoin = rejoin
         self.send_requests = SendRequests(config.max_frame_bytes // 2)
-        self.bundler = Bundler(config.max_frame_bytes, config.bundle_delay_ns)
+        self.bundler = Bundler.of(config, self.send_requests)
         self.calls: deque[PendingCall] = deque()
         self.error: GaplessError | None = None
         self.event_counts: dict[str, int] = {}
@@ -534,6 +534,7 @@ class MemberRuntime:
     def end(self) -> None:
         """Close the transport, and fail every pending call."""
         self.ended = True
+        self.bundler.close()
         if self.trace is not None:
             self.trace.finish(whole=self.error is None or isinstance(self.error, NameInUseError))
         self.transport.book.discovery.withdraw()

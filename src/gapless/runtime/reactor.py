@@ -16,6 +16,10 @@ protocol thread parks, because the served thread often waits again at once and c
 protocol thread leads again if no thread leads within ``POLL_HANDOVER_S``, and at once if a follower
 still waits, unless the last leader usually returns within microseconds.
 
+An event loop leads for longer: from the first task that waits until the loop leaves the sockets
+alone (loop_leader.py). Meanwhile the protocol thread watches the loop, and leads if input waits for
+``LOOP_PATIENCE_S``.
+
 Sending. A sending thread runs a turn if no other thread is in a turn. Otherwise the other thread
 looks at the pending commands again before the end of its turn.
 
@@ -49,10 +53,13 @@ if TYPE_CHECKING:
     from gapless.payloads import Payloads
     from gapless.protocol.events import Accepted
     from gapless.protocol.ready import Ready, Transmit
+    from gapless.runtime.loop_leader import LoopLeader
     from gapless.runtime.member_runtime import MemberRuntime
 
 POLL_HANDOVER_S = 0.002
 """How long the sockets stay unpolled while we wait for the last leader to return."""
+LOOP_PATIENCE_S = 0.005
+"""How long an event loop that leads may leave input alone; the protocol thread leads after that."""
 CAN_POLL_IN_CALLER = os.name == "posix"
 """Whether Ctrl-C interrupts a select in the main thread."""
 
@@ -61,6 +68,7 @@ _REPOLL_NS = 500_000
 _TURN_TIMEOUT_S = 0.05
 """How long a thread waits for the turn of another before leaving a command to the leader."""
 _AWAKE_NS = -1
+_NO_ROUND = -1
 _MAX_PENDING_ROUNDS = 2
 """How often a thread looks for pending commands before leaving them to the leader."""
 
@@ -146,6 +154,20 @@ class Reactor:
         self._thread_gate.acquire()
         self._thread_parked = self._thread_parked_long = self._thread_must_poll = False
         self._seen_poll_epoch = 0
+        # An event loop that leads, and one that wants to
+        self._loop: LoopLeader | None = None
+        self._waiting_loop: LoopLeader | None = None
+        self._loop_lock = threading.Lock()
+        self._loop_rounds = 0
+        self._neglected_since_round = _NO_ROUND
+        self._is_watching = False
+        self._watch_socket = WakeSocket()
+        self._watch_selector = selectors.DefaultSelector()
+        self._watch_selector.register(self._watch_socket.receiver, selectors.EVENT_READ)
+        self.fits_loops = hasattr(self._selector, "fileno")
+        """Whether the sockets of all members can be waited for by one file descriptor."""
+        if self.fits_loops:
+            self._watch_selector.register(self._selector, selectors.EVENT_READ, self)  # type: ignore[arg-type]
 
     @classmethod
     def shared(cls) -> Reactor:
@@ -265,6 +287,7 @@ class Reactor:
 
     def poll_until(self, done: Callable[[], bool], until_ns: int | None) -> bool:
         """Lead until ``done()`` or ``until_ns``; return False at once if another thread leads."""
+        self._check_loop()
         if not CAN_POLL_IN_CALLER or self._poll_lock.locked() or self.in_turn:
             return False
         if not in_main_thread():
@@ -311,6 +334,14 @@ class Reactor:
 
     def _wake_selector(self, _: object = None) -> None:
         """Wake the thread that selects on the sockets."""
+        leader = self._loop
+        if leader is not None and leader.thread == threading.get_ident() and self._check_loop():
+            leader.run_soon()
+            # Otherwise the protocol thread has begun to lead, and may have missed the command.
+            if self._loop is leader:
+                if self._is_watching:
+                    self._watch_socket.wake()  # the loop may stop before its next round
+                return
         if self._select_until_ns != _AWAKE_NS:
             self._select_until_ns = _AWAKE_NS
             # As WakeSocket.wake, without the call: every send that arms a timer passes here.
@@ -323,6 +354,8 @@ class Reactor:
             self._thread_parked = False
             with suppress(RuntimeError):  # another thread has released the gate
                 self._thread_gate.release()
+            if self._is_watching:
+                self._watch_socket.wake()
 
     # Leading
 
@@ -371,6 +404,7 @@ class Reactor:
             or self._pending
         ):
             self._wake_thread()
+        self._offer_to_loop()
 
     @property
     def _has_waiters(self) -> bool:
@@ -388,7 +422,7 @@ class Reactor:
         )
         if guard is not None:
             guard.begin_wait()
-        wanted = self._pending and not self._turn_waiters
+        wanted = (self._pending and not self._turn_waiters) or self._waiting_loop is not None
         # Commands submitted before ``_select_until_ns`` was set have not woken this thread.
         found = self._selector.select(
             0.0
@@ -477,7 +511,7 @@ class Reactor:
         if select_until_ns != _AWAKE_NS and (
             member.due_ns < select_until_ns or self._is_leader_done
         ):
-            self._wake_selector()
+            self._announce_due(member.due_ns)
 
     @property
     def _is_leader_done(self) -> bool:
@@ -499,6 +533,9 @@ class Reactor:
     def _run(self) -> None:
         back = False
         while self._update_members():
+            if self._loop is not None:
+                back = self._watch_loop()
+                continue
             if back or not self._poll_lock.acquire(blocking=False):
                 back = self._wait_for_poller()
                 continue
@@ -508,6 +545,7 @@ class Reactor:
                 back = served and len(self._members) == 1 and not self._has_waiters
             finally:
                 self._poll_lock.release()
+            back = self._offer_to_loop() or back
 
     def _update_members(self) -> bool:
         """Register new members and drop ended ones; return whether any is left."""
@@ -520,6 +558,8 @@ class Reactor:
                 new, self._new_members = self._new_members, []
                 if not new and not self._members:
                     self.thread = None
+                    if (leader := self._loop) is not None and self.end_loop(leader):
+                        leader.dismiss()
                     return False
             for member in new:
                 self._members.append(member)
@@ -545,6 +585,7 @@ class Reactor:
         if (
             not self._new_members
             and not self._ended
+            and self._loop is None  # otherwise this thread watches the loop
             and (self._poll_lock.locked() or not self._pending)
         ):
             self._thread_gate.acquire(timeout=-1 if deep else POLL_HANDOVER_S)
@@ -561,6 +602,134 @@ class Reactor:
             deep or self._poll_lock.locked() or led != self._poll_epoch
         )
 
+    # Led by an event loop
+
+    def begin_loop(self, leader: LoopLeader) -> bool:
+        """Let an event loop lead; if another thread leads, offer it to the loop afterwards."""
+        if self._loop is leader:
+            return True
+        self._waiting_loop = leader
+        if self.thread is None or self._check_loop() or not self._poll_lock.acquire(blocking=False):
+            self._wake_selector()
+            return False
+        self._waiting_loop = None
+        self._poll_epoch += 1
+        self._loop = leader
+        self._wake_thread()  # to watch the loop
+        return True
+
+    def end_loop(self, leader: LoopLeader, rounds: int | None = None) -> bool:
+        """Let the loop lead no longer; return False if it runs a round, or ran one meanwhile."""
+        if not self._loop_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._loop is not leader or rounds not in {None, self._loop_rounds}:
+                return False
+            self._loop = None
+            self._poll_epoch += 1
+            self._poll_lock.release()
+        finally:
+            self._loop_lock.release()
+        return True
+
+    def _check_loop(self) -> bool:
+        """Return whether an event loop leads; one that has ended leads no longer."""
+        leader = self._loop
+        if leader is None or leader.is_running:
+            return leader is not None
+        self.end_loop(leader)
+        self._wake_thread()
+        return False
+
+    def is_led_by(self, leader: LoopLeader) -> bool:
+        """Whether an event loop leads."""
+        return self._loop is leader
+
+    @property
+    def poll_fd(self) -> int:
+        """The file descriptor that is readable when a socket of a member is."""
+        return self._selector.fileno()  # type: ignore[attr-defined, no-any-return]
+
+    def run_loop_round(self, leader: LoopLeader) -> int | None:
+        """Poll without waiting, and run the turns; return when the next round is due.
+
+        Return 0 if commands wait, and None if the loop does not lead any more.
+        """
+        with self._loop_lock:
+            if self._loop is not leader:
+                return None
+            self._loop_rounds += 1
+            if in_main_thread():
+                with SignalGuard():
+                    return self._poll_for_loop()
+            return self._poll_for_loop()
+
+    def _poll_for_loop(self) -> int:
+        self._poll_once(0)
+        due_ns = self._select_until_ns = min(
+            [member.due_ns for member in self._members], default=NEVER_NS
+        )
+        # Commands submitted before ``_select_until_ns`` was set have not woken the loop.
+        return 0 if self._pending and not self._turn_waiters else due_ns
+
+    def _announce_due(self, due_ns: int) -> None:
+        """Let the leader look at the time earlier than planned, or notice that it is done."""
+        leader = self._loop
+        if (
+            leader is not None
+            and leader.thread == threading.get_ident()
+            and self._check_loop()
+            and self._loop_lock.acquire(blocking=False)
+        ):
+            try:
+                if self._loop is leader:
+                    # Without a round: a task that sends arms a timer each time.
+                    self._select_until_ns = due_ns
+                    leader.run_at(due_ns)
+                    return
+            finally:
+                self._loop_lock.release()
+        self._wake_selector()
+
+    def _offer_to_loop(self) -> bool:
+        """Offer the lead to an event loop that wants it; return whether one does."""
+        leader, self._waiting_loop = self._waiting_loop, None
+        return leader is not None and leader.offer()
+
+    def _watch_loop(self) -> bool:
+        """Watch the loop that leads for a while; end its lead if it leaves input alone.
+
+        While rounds follow one another this thread only sleeps. Otherwise it waits for input beside
+        the loop, and gives the loop time for a round.
+        """
+        leader, rounds = self._loop, self._loop_rounds
+        self._thread_parked = True
+        if leader is not None and not self._new_members and not self._ended:
+            self._thread_gate.acquire(timeout=LOOP_PATIENCE_S)
+        self._thread_parked = False
+        if leader is None or self._loop is not leader or self._loop_rounds != rounds:
+            return False
+        if self._neglected_since_round == rounds:
+            self.end_loop(leader, rounds)
+            return False
+        self._neglected_since_round = rounds if self._wait_beside_loop() else _NO_ROUND
+        return False
+
+    def _wait_beside_loop(self) -> bool:
+        """Wait for input of the loop; return False if this thread was woken for another reason."""
+        if self._pending:
+            return True
+        due_ns = min([member.due_ns for member in self._members], default=NEVER_NS)
+        patience_s = None if due_ns == NEVER_NS else remaining_s(due_ns)
+        self._is_watching = self._thread_parked = True
+        wanted = self._new_members or self._ended or self._loop is None
+        found = self._watch_selector.select(0.0 if wanted else patience_s)
+        self._is_watching = self._thread_parked = False
+        if wanted or any(key.data is None for key, _ in found):
+            self._watch_socket.clear()
+            return False
+        return True
+
     # After a fork
 
     @classmethod
@@ -570,11 +739,14 @@ class Reactor:
         reactor, cls._shared, cls._shared_lock = cls._shared, None, threading.Lock()
         if reactor is not None:
             for member in [*reactor._members, *reactor._new_members]:
+                member.bundler.close()
                 member.transport.close()
                 if member.trace is not None:
                     member.trace.abandon()
             reactor._selector.close()
             reactor._wake_socket.close()
+            reactor._watch_selector.close()
+            reactor._watch_socket.close()
 
 
 def wait_for_future(future: Future[Any], until_ns: int | None) -> Any:

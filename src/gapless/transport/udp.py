@@ -22,6 +22,7 @@ the error and dropped.
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import time
 from contextlib import suppress
@@ -68,7 +69,7 @@ from gapless.wire.seal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Any
 
     from gapless.discovery import MulticastSockets
@@ -159,6 +160,11 @@ class UdpMesh:
             and (pair := group.open(self._socket, str(self.locator.ip))) is not None
         ]
         self._receivers = [self._socket, *(pair.receive_socket for pair in self._multicast_sockets)]
+        self._socket_of = {sock.fileno(): sock for sock in self._receivers}
+        self._poller = select.poll() if hasattr(select, "poll") else None
+        if self._poller is not None:
+            for sock in self._receivers:
+                self._poller.register(sock, select.POLLIN)
         for pair in self._multicast_sockets:
             socket_options.request_buffers(pair.receive_socket, receive_buffer_bytes)
             socket_options.drop_datagrams_from(pair.receive_socket, self.locator)
@@ -212,10 +218,15 @@ class UdpMesh:
         are empty.
         """
         own, *groups = self._receivers
-        if len(self._unicast_held) < limit:
-            self._read(own, self._unicast_held, limit)
+        # Polls, because one that finds nothing costs a quarter of a read that finds nothing.
+        readable = self._readable()
+        if own in readable and len(self._unicast_held) < limit:
+            self._read_rest(own, self._unicast_held, limit)
+            if groups:
+                # After the last datagram for this member: what arrived before is read before.
+                readable = self._readable()
         found: list[bytes] = []
-        more = [self._read(sock, found, limit) for sock in groups]
+        more = [self._read_rest(sock, found, limit) for sock in groups if sock in readable]
         if self._processes is not None:
             self._watch_processes(self._processes, idle=not found and not self._unicast_held)
         if self._has_error_queue and not found and not self._unicast_held:
@@ -227,6 +238,18 @@ class UdpMesh:
         found += self._unicast_held
         self._unicast_held = []
         return found
+
+    def _readable(self) -> Collection[socket.socket]:
+        """Return the sockets with datagrams or errors."""
+        if self._poller is None:
+            return self._receivers
+        return [self._socket_of[fd] for fd, _ in self._poller.poll(0)]
+
+    def _read_rest(self, sock: socket.socket, found: list[bytes], limit: int) -> bool:
+        """Read a datagram, and the others if there are any; return whether more may wait."""
+        before = len(found)
+        self._read(sock, found, 1)
+        return sock in self._readable() and self._read(sock, found, limit + before - len(found))
 
     def _read(self, sock: socket.socket, found: list[bytes], limit: int) -> bool:
         """Read a socket for one turn; return whether more datagrams may wait."""
