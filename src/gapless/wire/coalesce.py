@@ -39,7 +39,6 @@ count.
 _FRONT = Struct("<4sI44sQ")
 """The same, up to the first seqno: preamble, checksum, other fields, first seqno."""
 _PREAMBLE_BYTES = 8
-_SENDER_FIELDS = slice(8, 32)
 _OTHER_BYTES = HEADER_BYTES + 4
 """Bytes before the part of the frame that its length field counts."""
 
@@ -136,7 +135,7 @@ def decode_coalesced(
                 run.next_seqno += run.count
                 run.size_bytes += run.datagram_bytes - _PLAIN.size
                 continue
-        sender = datagram[_SENDER_FIELDS]
+        sender = datagram[_PREAMBLE_BYTES:HEADER_BYTES]  # group and sender
         run = open_runs.get(sender)
         if run is not None:
             if _continue(datagram, run, opened=opened):
