@@ -5,8 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK_ENV := build/lock-env
-CODE := $(wildcard src tests tools bench examples experiments)
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+COMPILED := build/compiled
+# Everything but what takes longest; PYTEST_ARGS=tests/sim adds more.
+COMPILED_TESTS := tests/test_compilation.py tests/protocol tests/wire tests/sim/scenario tests/sim/world \
+  tests/sim/swarm tests/sim/sealing tests/sim/checkers tests/sim/test_group.py tests/sim/test_mutants.py \
+  --ignore tests/protocol/membership/test_merge.py --ignore tests/protocol/membership/test_broken_links.py \
+  --ignore tests/protocol/test_hostile_frames.py
 
 # Name an interpreter here to use that one and no other: make setup PYTHON=python3.12
 PYTHON ?=
@@ -29,7 +33,7 @@ FIND_PYTHON = found=""; \
 	  exit 1; \
 	fi
 
-.PHONY: help setup test lint format demo bench chaos docs lock clean
+.PHONY: help setup test compiled lint format demo bench chaos docs wheel lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +52,14 @@ $(READY): requirements.lock pyproject.toml
 
 test: setup ## run all tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+compiled: $(COMPILED)/.compiled ## compile the protocol, and run its tests in that form
+	@GAPLESS_TEST_COMPILED=1 PYTHONPATH=$(COMPILED) $(BIN)/python -m pytest -q -n $(WORKERS) \
+	  --dist loadgroup $(COMPILED_TESTS) $(PYTEST_ARGS)
+
+.PHONY: $(COMPILED)/.compiled  # the tool knows whether the folder is current
+$(COMPILED)/.compiled: setup
+	@$(BIN)/python tools/compiled.py $(COMPILED)
 
 lint: setup ## ruff, formatting and types
 	@$(BIN)/ruff check $(CODE)
@@ -72,6 +84,11 @@ docs: setup ## regenerate the generated parts of the docs, check all links, buil
 	@$(BIN)/python tools/docs.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site: build/site/index.html"
+
+wheel: setup ## build dist/: the sdist, a pure wheel and, with a C compiler, a compiled wheel
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -d dist -t sdist -t wheel
+	@GAPLESS_COMPILE=1 $(BIN)/python -m hatchling build -d dist -t wheel
 
 lock: ## refresh requirements.lock to the newest versions that fit pyproject.toml
 	@$(FIND_PYTHON); [ -x $(LOCK_ENV)/bin/uv ] || { "$$found" -m venv --clear $(LOCK_ENV) \

@@ -40,8 +40,8 @@ IMPURE = frozenset(
 
 _VALUES = frozenset({"delivery_mode", "errors", "identity", "payloads", "profiles", "run"})
 _TYPES = _VALUES | {
-    *("config", "config_fields", "fork_guard", "invariants", "locator", "logger", "output", "rng"),
-    "units",
+    *("compilation", "config", "config_fields", "fork_guard", "invariants", "locator", "logger"),
+    *("output", "rng", "units"),
 }
 """Modules that every layer may import; none imports a module of a higher layer."""
 

@@ -2,10 +2,12 @@
 
 ``async with gapless.join("orders") as group:`` joins a group; ``gapless.blocking.join`` is the same
 for threads. Names are imported on first use, so the protocol and the simulator work without sockets
-and threads.
+and threads. ``gapless.compiled`` has the names of the modules that run compiled; it is empty in
+pure Python.
 """
 
 import importlib as _importlib
+import os as _os
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
@@ -18,6 +20,9 @@ if _typing.TYPE_CHECKING:
     from gapless.group.message import Batch as Batch, Message as Message
     from gapless.identity import Address as Address, View as View
     from gapless.protocol.snapshot import MemberSnapshot as MemberSnapshot
+
+    compiled: tuple[str, ...]
+    """The names of the modules that run compiled; empty in pure Python."""
 
 __version__ = "0.2.0.dev0"
 
@@ -40,14 +45,19 @@ _MODULE_OF = {
 """The module of each public name."""
 _MODULES = ("blocking", "errors", "events")
 
+if _os.environ.get("GAPLESS_COMPILED") == "0":
+    _importlib.import_module("gapless.compilation").use_sources()
+
 
 def __getattr__(name: str) -> _typing.Any:
     if name in _MODULES:
         return _importlib.import_module(f"gapless.{name}")
+    if name == "compiled":
+        return _importlib.import_module("gapless.compilation").compiled_modules()
     if name in _MODULE_OF:
         return getattr(_importlib.import_module(f"gapless.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'gapless' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULES, *_MODULE_OF, "__doc__", "__version__"])
+    return sorted([*_MODULES, *_MODULE_OF, "__doc__", "__version__", "compiled"])

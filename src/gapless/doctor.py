@@ -21,6 +21,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
 
+from gapless.compilation import compiled_modules
 from gapless.discovery import Multicast, default_group
 from gapless.errors import ConfigError, GaplessError
 from gapless.group.group_keys import INSECURE_VARIABLE, insecure_by_environment
@@ -75,6 +76,7 @@ def run_checks(
     chosen = host or socket_options.default_host()
     checks: list[tuple[str, Callable[[], DoctorFinding]]] = [
         ("python", python),
+        ("compiled", compiled),
         ("interfaces", interfaces),
         ("address", lambda: address(chosen)),
         ("group of two", lambda: group_of_two(chosen)),
@@ -123,6 +125,19 @@ def python() -> DoctorFinding:
             "Gapless is tested on Linux; elsewhere plain socket calls are used",
         )
     return DoctorFinding("python", "ok", found)
+
+
+def compiled() -> DoctorFinding:
+    """Return how many modules run compiled."""
+    if modules := compiled_modules():
+        return DoctorFinding("compiled", "ok", f"{len(modules)} modules, by mypyc")
+    return DoctorFinding(
+        "compiled",
+        "note",
+        "no module: everything runs in pure Python",
+        "a compiled wheel costs fewer processor cycles per message; docs/start/install.md says how"
+        " to build one",
+    )
 
 
 # The network

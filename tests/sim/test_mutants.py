@@ -69,6 +69,7 @@ def test_a_planted_bug_goes_away_again() -> None:
     assert FixedWindow(4).ceiling(0, 0) == 4
 
 
+@pytest.mark.interpreted("plants a bug")
 def test_a_mutant_whose_text_is_gone_says_so() -> None:
     stale = mutant_by_name("ceiling+1")._replace(old="not in the source")
     with pytest.raises(LocalProtocolError, match="0 times"), planted(stale):

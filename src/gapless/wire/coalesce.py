@@ -18,7 +18,14 @@ from zlib import crc32
 from gapless.errors import RemoteProtocolError
 from gapless.identity import Address
 from gapless.run import FRAGMENT, LENGTH_BYTES, DatagramRun, Run, total_bytes
-from gapless.wire.codec import BARE, FLAGS_AT, LARGE_RUN_BYTES, SAFE_SEQNO, decode
+from gapless.wire.codec import (
+    BARE,
+    FLAGS_AT,
+    HEADER_BYTES,
+    LARGE_RUN_BYTES,
+    SAFE_SEQNO,
+    decode,
+)
 from gapless.wire.expected_frames import PLAIN_RUN_FLAGS, PREAMBLES, TO_ALL_OTHER_BYTES
 from gapless.wire.frames import Data, Datagram
 
@@ -43,7 +50,6 @@ _RUN = Struct("<4sIQQQHHQQQIQH")
 _WHEN = slice(60, 72)
 """Where such a datagram holds the view and the time of sending, which a run has in common."""
 _PREAMBLE_BYTES = 8
-_SENDER_FIELDS = slice(8, 32)
 _TO_ALL = frozenset((PREAMBLES[0], PREAMBLES[BARE]))
 # The constructor of a named tuple is a Python function around this one.
 _make = tuple.__new__
@@ -155,7 +161,7 @@ def decode_coalesced(
                 run.next_seqno += run.count
                 run.size_bytes += run.datagram_bytes - _PLAIN.size
                 continue
-        sender = datagram[_SENDER_FIELDS]
+        sender = datagram[_PREAMBLE_BYTES:HEADER_BYTES]  # group and sender
         run = open_runs.get(sender)
         if run is not None:
             if _continue(datagram, run, opened=opened):

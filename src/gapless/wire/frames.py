@@ -8,11 +8,10 @@ the view), and one for each connection to another member (the epoch is the conne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from gapless.identity import Address, RosterEntry, ViewId
-    from gapless.run import Run
+from gapless.identity import Address, RosterEntry, ViewId
+from gapless.run import Run
 
 Range = tuple[int, int]
 """First and last seqno, both included."""

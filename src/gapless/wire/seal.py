@@ -94,8 +94,8 @@ _INCARNATION = Struct("<16xQ")
 _NODE_END = 16
 _KEY_ID = Struct("<I")
 _GROUP = Struct("<Q")
-_KEY_FIELDS = slice(4, HEADER_BYTES)
-"""Key id, group and sender: what selects the key of an incarnation."""
+_KEY_ID_AT = 4
+"""From here to the end of the header: key id, group and sender, which select the key."""
 _SENDER_AT = 8
 _KNOWN_FLAGS = SEALED | ADDRESSED | BARE | CONTROL | VIEW_KEY
 _WINDOW_MASK = (1 << WINDOW) - 1
@@ -483,7 +483,7 @@ class Seal:
 
         What strangers and former members send never opens: it must not take the room for good.
         """
-        (key_id,) = _KEY_ID.unpack_from(sealed, _KEY_FIELDS.start)
+        (key_id,) = _KEY_ID.unpack_from(sealed, _KEY_ID_AT)
         size_bytes = len(sealed) + _EARLY_ITEM_BYTES
         is_late = key_id in self._retired_views
         if is_late or size_bytes > self._early_limit_bytes or not self._is_own_group(sealed):
@@ -645,7 +645,7 @@ class Seal:
 
     def _new_sender(self, header: bytes) -> _Sender:
         """Return the key of an unknown incarnation; the caller remembers an opened datagram's."""
-        (key_id,) = _KEY_ID.unpack_from(header, _KEY_FIELDS.start)
+        (key_id,) = _KEY_ID.unpack_from(header, _KEY_ID_AT)
         is_view = header[FLAGS_AT] & VIEW_KEY != 0
         key = (self._view_keys if is_view else self._opening).get(key_id)
         if key is None and is_view:
@@ -721,7 +721,7 @@ def _fields_of(header: bytes) -> bytes:
 
     A key of the ring and the key of a view may have the same id.
     """
-    fields = header[_KEY_FIELDS]
+    fields = header[_KEY_ID_AT:HEADER_BYTES]
     return b"view" + fields if header[FLAGS_AT] & VIEW_KEY else fields
 
 

@@ -562,6 +562,7 @@ def test_an_attack_of_a_member_fails(attack: Attack) -> None:
         member.check_invariants()
 
 
+@pytest.mark.interpreted("replaces the check")
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_the_attack_works_without_its_check(
     attack: Attack, monkeypatch: pytest.MonkeyPatch

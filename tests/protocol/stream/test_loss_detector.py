@@ -311,6 +311,7 @@ def test_what_the_limit_left_out_keeps_its_tries() -> None:
             assert after_ns - before_ns >= (30 << tries) * MS
 
 
+@pytest.mark.interpreted("counts lines of Python")
 def test_a_pass_costs_a_few_steps_per_gap() -> None:
     """S-51: with every other message lost, a pass must not compare each gap with each nak."""
 

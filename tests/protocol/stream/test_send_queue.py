@@ -507,6 +507,7 @@ def test_p13_a_growing_window_still_counts_bytes() -> None:
 # The short way past the queue
 
 
+@pytest.mark.interpreted("replaces a method")
 @given(
     sends=st.lists(
         st.lists(st.sampled_from((0, 1, 90, 150, 180, 400)), min_size=1, max_size=9),

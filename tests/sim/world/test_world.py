@@ -205,6 +205,7 @@ def test_what_a_paused_member_was_to_do_happens_when_it_goes_on() -> None:
     assert received(world, "a") == {"b": [b"later"]}
 
 
+@pytest.mark.interpreted("replaces a method")
 def test_an_error_of_the_machine_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     from gapless.protocol.stream.outbound import OutboundStream
 

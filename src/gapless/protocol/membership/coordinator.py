@@ -603,7 +603,7 @@ class Coordinator:
         assert m.roster is not None
         if m.roster.id.coordinator in before:
             self._former.update(dict.fromkeys(sorted(before - m.members)))
-        for member in m.members & self._former.keys():
+        for member in self._former.keys() & m.members:
             del self._former[member]
         while len(self._former) > _MAX_FORMER:
             del self._former[next(iter(self._former))]

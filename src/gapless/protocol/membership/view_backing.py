@@ -32,13 +32,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.identity import Address, Roster, ViewId
 from gapless.protocol.events import Expelled, Suspected
 from gapless.wire.frames import Alive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gapless.identity import Address, Roster, ViewId
     from gapless.protocol.membership.membership import Membership
     from gapless.protocol.membership.signatures import SignatureGuard
     from gapless.protocol.ready_builder import ReadyBuilder

@@ -55,7 +55,7 @@ FRESH, COMPLETE, DUPLICATE, UNREQUESTED, WRONG = (
 """Outcomes of a chunk: new bytes, a complete block, old bytes, bytes not pulled, a wrong hash."""
 
 
-def block_hash(block: bytes) -> bytes:
+def block_hash(block: bytes | memoryview) -> bytes:
     """Return the hash of a block."""
     return blake2b(block, digest_size=HASH_BYTES).digest()
 
@@ -64,8 +64,7 @@ def block_hashes(state: bytes) -> tuple[bytes, ...]:
     """Return the hash of each block of ``state``."""
     view = memoryview(state)
     return tuple(
-        block_hash(view[at : at + BLOCK_BYTES])  # type: ignore[arg-type]
-        for at in range(0, len(state), BLOCK_BYTES)
+        block_hash(view[at : at + BLOCK_BYTES]) for at in range(0, len(state), BLOCK_BYTES)
     )
 
 

@@ -15,17 +15,16 @@ stream has passed it; the mark of an origin outside the view stays until the ori
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.identity import Address
 from gapless.protocol.events import Lost
 from gapless.protocol.ready import GROUP, OUT_OF_BAND, UNRELIABLE
 from gapless.protocol.stream import ranges
 from gapless.run import PRIVATE, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from gapless.identity import Address
     from gapless.protocol.ready import Delivery
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.wire.frames import Range

@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gapless.errors import LocalProtocolError
+from gapless.identity import Address, View
 from gapless.profiles import ReleasePolicy
 from gapless.protocol.events import Retained, RetentionBlocking, RetentionReleased
 from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
@@ -33,7 +34,6 @@ from gapless.run import ACKED, FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from gapless.identity import Address, View
     from gapless.profiles import Profile
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.acks import AckTable

@@ -30,6 +30,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from gapless.delivery_mode import MAX_OUT_OF_BAND
+from gapless.identity import Address
 from gapless.protocol.events import Accepted, Acknowledged, GivenUp, Unacknowledged
 from gapless.protocol.ready import OUT_OF_BAND, UNRELIABLE, Delivery
 from gapless.protocol.stream import ranges
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gapless.config import Config
-    from gapless.identity import Address
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.flow_control import DeliveryCredit
     from gapless.wire.frames import Range

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gapless.identity import Address
 from gapless.protocol import buggify
 from gapless.protocol.stream import ranges
+from gapless.run import Run
 from gapless.wire.codec import run_room_bytes
 from gapless.wire.frames import Data
 
 if TYPE_CHECKING:
     from gapless.config import Config
-    from gapless.identity import Address
     from gapless.protocol.ready_builder import ReadyBuilder
     from gapless.protocol.stream.window import Window
-    from gapless.run import Run
     from gapless.wire.frames import Range
 
 

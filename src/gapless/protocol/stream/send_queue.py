@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gapless.payloads import Payloads
 from gapless.protocol.events import GivenUp
 from gapless.run import FIRST_FRAGMENT, FRAGMENT, LAST_FRAGMENT, LENGTH_BYTES, MAX_ENTRY_BYTES
 from gapless.wire.codec import RUN_MAX_COUNT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class SendBatch(NamedTuple):

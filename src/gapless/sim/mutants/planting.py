@@ -1,7 +1,7 @@
 """Planting a bug: a small change to the source of a function of the real protocol.
 
 A mutant is the mistake of a tired engineer. ``planted`` replaces the function by its mutated copy
-while a ``with`` block runs, then restores the original.
+while a ``with`` block runs, then restores the original. Compiled functions cannot be replaced.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import inspect
 import textwrap
 from contextlib import contextmanager
+from importlib.machinery import SOURCE_SUFFIXES
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapless.errors import LocalProtocolError
@@ -38,6 +39,10 @@ class Mutant(NamedTuple):
     sealed: bool = False
 
 
+class CompiledMutantError(LocalProtocolError):
+    """The mutant changes a function of a compiled module."""
+
+
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """Replace the function by its mutant while the block runs."""
@@ -53,6 +58,11 @@ def planted(mutant: Mutant) -> Iterator[None]:
 def _resolve(target: str) -> tuple[Any, str]:
     module, _, path = target.partition(":")
     owner: Any = importlib.import_module(module)
+    if not owner.__file__.endswith(tuple(SOURCE_SUFFIXES)):
+        raise CompiledMutantError(
+            f"a mutant changes a Python function, and {module} is compiled: run the command with"
+            " GAPLESS_COMPILED=0 in its environment"
+        )
     *parents, name = path.split(".")
     for parent in parents:
         owner = getattr(owner, parent)

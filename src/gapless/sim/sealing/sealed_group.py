@@ -433,5 +433,7 @@ def _frozen(value: Any, seen: set[int]) -> Any:
         return [_frozen(entry, seen) for entry in value]
     if type(value).__module__ != Seal.__module__:
         return type(value).__name__
-    names = getattr(type(value), "__slots__", None) or vars(value)
+    kind: Any = type(value)
+    names = getattr(kind, "__slots__", None) or getattr(kind, "__mypyc_attrs__", None)
+    names = vars(value) if names is None else names
     return [(name, _frozen(getattr(value, name), seen)) for name in names if name not in _COUNTED]
