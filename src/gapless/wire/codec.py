@@ -235,7 +235,8 @@ def encode(
             "a frame too long for the length field must be the last frame of the datagram"
         )
     flags = (0 if addressee is None else ADDRESSED) | (BARE if bare else 0)
-    flags |= VIEW_KEY if view_key else 0
+    if view_key:
+        flags |= VIEW_KEY
     checksum = 0
     if checked:
         checksum = flags
@@ -505,9 +506,10 @@ def decode(datagram: bytes, *, opened: bool = False) -> Datagram:
         covered = _checksummed_bytes(datagram, flags) if flags & BARE else size_bytes
         if crc32(memoryview(datagram)[_PREAMBLE.size : covered], flags) != checksum:
             raise RemoteProtocolError("checksum", f"{size_bytes} bytes do not match their checksum")
-    at, addressee = HEADER_BYTES, None
-    bare, view_key = flags & BARE != 0, flags & VIEW_KEY != 0
-    flags &= ~(BARE | VIEW_KEY)
+    at, addressee, bare, view_key = HEADER_BYTES, None, False, False
+    if flags & (BARE | VIEW_KEY):
+        bare, view_key = flags & BARE != 0, flags & VIEW_KEY != 0
+        flags &= ~(BARE | VIEW_KEY)
     if flags == ADDRESSED:
         if size_bytes < ADDRESSED_HEADER_BYTES:
             raise RemoteProtocolError(
