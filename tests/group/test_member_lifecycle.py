@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import threading
 import time
 from typing import Any
 
 import pytest
 
 import gapless
+from gapless import blocking
 from gapless.errors import ClosedError, ConfigError, DepartedError, GaplessError, LocalProtocolError
 from gapless.events import ExpelledFromGroup
+from gapless.transport import InProcessNetwork
+from tests.support.companions import QUICK
 from tests.support.networks import free_ports
-from tests.support.real_groups import company, options, read, run
+from tests.support.real_groups import WITHIN_S, company, options, read, run
 
 
 def block(duration_s: float) -> None:
@@ -32,6 +36,33 @@ def test_a_program_that_blocks_its_loop_stays_a_member() -> None:
             assert two.view is not None
             assert two.view.id == before
             assert (await one.snapshot()).incarnations == 1
+
+    run(story())
+
+
+def test_members_in_other_threads_are_served_while_a_task_blocks_the_loop() -> None:
+    network = InProcessNetwork()
+
+    def joined(api: Any) -> Any:
+        return api.join("g", transport=network.open(), config=QUICK)
+
+    def exchange() -> None:
+        with joined(blocking) as one, joined(blocking) as two:
+            two.wait_for_members(3, WITHIN_S)
+            for payload in (b"1", b"2", b"3"):
+                one.send(payload)
+                assert two.receive(WITHIN_S).payload == payload
+            exchanged.set()
+
+    exchanged = threading.Event()
+
+    async def story() -> None:
+        async with joined(gapless) as group:
+            await group.snapshot()  # the loop leads
+            thread = threading.Thread(target=exchange, daemon=True)
+            thread.start()
+            assert exchanged.wait(WITHIN_S), "the loop is blocked meanwhile"
+        thread.join(WITHIN_S)
 
     run(story())
 

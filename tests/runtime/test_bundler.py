@@ -255,6 +255,28 @@ def test_tasks_that_send_one_after_another_share_frames_and_let_others_run() -> 
     run(story())
 
 
+def test_of_the_messages_of_a_round_the_first_leaves_at_once_and_the_others_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        async with company(2, loopback=False) as (one, two):
+            to, transport = other_than(one), one._session.handle.transport
+            sent: list[int] = []
+            send = transport.send
+
+            def count(transmits: Sequence[Transmit]) -> None:
+                sent.append(len(transmits))
+                send(transmits)
+
+            monkeypatch.setattr(transport, "send", count)
+            await asyncio.gather(*[one.send(payload, to) for payload in some(100)])
+            assert sent[0] == 1
+            assert max(sent) > 50
+            assert await read_async(two, 100) == some(100)
+
+    run(story())
+
+
 @pytest.mark.usefixtures("_breathless")
 def test_what_waits_for_its_turn_is_not_overtaken_by_another_task() -> None:
     async def story() -> None:
@@ -323,6 +345,7 @@ def test_a_bundle_takes_what_is_small_has_room_and_follows_closely(
     assert tray.join(bytes(10), Whose()) is Joined.REFUSED
     tray.note_lone_send()
     assert tray.join(bytes(10), Whose()) is Joined.QUIETLY
+    tray.room = 1000
     tray.close()
     assert tray.join(b"too late", Whose()) is Joined.REFUSED
 

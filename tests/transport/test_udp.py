@@ -257,6 +257,41 @@ def test_what_is_for_one_does_not_overtake_what_was_said_to_all_before(opened: O
     assert b.deadline_ns is None
 
 
+def test_what_was_said_to_all_while_a_socket_was_read_comes_first(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the poll of the sockets and the read of the last datagram for one."""
+    need_multicast()
+    a, b = on_multicast(opened, 2)
+    meet(a, b)
+    own, group = b.sockets()[:2]
+    a.send([Transmit(B, b"first")])
+    assert select.select([own], [], [], 5)[0]
+    poll = b._readable
+
+    def poll_then_send() -> Any:
+        found = poll()
+        monkeypatch.setattr(b, "_readable", poll)
+        a.send([Transmit(None, b"to all"), Transmit(B, b"second")])
+        assert select.select([group], [], [], 5)[0]
+        return found
+
+    monkeypatch.setattr(b, "_readable", poll_then_send)
+    found = b.receive(10)
+    while len(found) < 3:
+        found += b.receive(10)
+    assert found.index(b"to all") < found.index(b"second")
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_one_call_takes_all_that_has_arrived(opened: Opener, offload: bool) -> None:
+    a, b = opened(offload=offload), opened(offload=offload)
+    meet(a, b)
+    datagrams = [bytes([number]) * (100 + number) for number in range(10)]
+    a.send([Transmit(B, datagram) for datagram in datagrams])
+    assert b.receive(100) == datagrams, "over loopback a datagram has arrived when it was sent"
+
+
 def test_what_is_for_one_is_not_held_back_for_ever(opened: Opener) -> None:
     """Somebody who never stops must not keep acks away."""
     need_multicast()

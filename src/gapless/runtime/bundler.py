@@ -181,7 +181,6 @@ class Bundler:
         if (
             not self._gap_ns
             or not is_likely
-            or self._is_closed
             or endpoint.view is None
             or stream.closed
             or stream.queue.sends
@@ -195,7 +194,7 @@ class Bundler:
         )
         self.room = window.room()
         if self._is_closed:
-            self.room = 0  # closed by another thread meanwhile
+            self.room = 0  # read last: another thread may close it at any time
 
     def take(self) -> Bundle | None:
         """Remove and return the bundle; None if it is empty."""
