@@ -31,6 +31,7 @@ from gapless.group.session import (
     ERROR_CLOSE_TIMEOUT_S,
     Steps,
     Wait,
+    as_message,
 )
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log
@@ -302,21 +303,22 @@ class Group(GroupBase):
         is_plain = to is None and loopback is None
         is_lone = mode == ORDERED and timeout is None and headers is None
         if is_lone:
+            # Without a call that can be spared: a task that sends without a pause passes here.
+            message = payload
+            if type(message) is not bytes or message.startswith(MARK):
+                message = as_message(payload)
             receipt = Receipt()
             receipt._session = own
-            if (
-                is_plain
-                and type(payload) is bytes
-                and (bundler := own.bundler) is not None
-                and not payload.startswith(MARK)
-                # Without a call more: a program that sends without a pause passes here each time.
-                and (joined := bundler.join(payload, receipt)) is not REFUSED
-            ):
-                if joined is not QUIETLY and own.flush_bundle(joined):
-                    await asyncio.sleep(0)  # a task that sends without a pause lets others run
-                return receipt
+            if is_plain and (bundler := own.bundler) is not None:
+                joined = bundler.join(message, receipt)
+                if joined is QUIETLY:
+                    return receipt
+                if joined is not REFUSED:
+                    if own.flush_bundle(joined):
+                        await asyncio.sleep(0)  # a task that sends without a pause lets others run
+                    return receipt
             # At most once in a round of the loop, so other tasks run between two such messages.
-            if own.send_lone(payload, receipt, to, loopback) is not None:
+            if own.send_lone(message, receipt, to, loopback):
                 return receipt
         receipt = await self.send_many(
             (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
