@@ -31,11 +31,13 @@ from gapless.group.session import (
     ERROR_CLOSE_TIMEOUT_S,
     Steps,
     Wait,
+    as_message,
 )
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log
 from gapless.runtime.bundler import QUIETLY, REFUSED
 from gapless.runtime.loop_leader import attend
+from gapless.runtime.reactor import remaining_s
 from gapless.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -102,7 +104,10 @@ async def _await_future(wait: Wait) -> Any:
 
 
 def _notify_waiter(
-    loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], thread: int, _: Future[Any]
+    loop: asyncio.AbstractEventLoop,
+    waiter: asyncio.Future[None],
+    thread: int,
+    _: Future[Any] | None,
 ) -> None:
     if get_ident() == thread:
         _wake(waiter)  # this loop completed the future itself
@@ -118,6 +123,44 @@ def _notify_waiter(
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+class LoopWaiter:
+    """A task that waits for the next item of an inbox, without a future of another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = get_ident()
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def done(self) -> bool:
+        """Return whether the task waits no longer."""
+        return self.future.done()
+
+    def set_result(self, _: None, /) -> None:
+        """Let the task go on, from any thread."""
+        _notify_waiter(self._loop, self.future, self._thread, None)
+
+
+async def _wait_until_readable(own: GroupSession, until_ns: int | None) -> None:
+    """Wait until an item can be read, or until the deadline."""
+    inbox = own.inbox
+    if inbox.mark_consumed():
+        return
+    loop = asyncio.get_running_loop()
+    waiter = LoopWaiter(loop)
+    if not inbox.add_waiter(waiter):
+        return
+    attend(loop)
+    timer = None
+    if until_ns is not None:
+        timer = loop.call_later(remaining_s(until_ns) or 0.0, _wake, waiter.future)
+    try:
+        await waiter.future
+    finally:
+        waiter.future.cancel()
+        if timer is not None:
+            timer.cancel()
 
 
 class LoopFlushScheduler:
@@ -302,21 +345,22 @@ class Group(GroupBase):
         is_plain = to is None and loopback is None
         is_lone = mode == ORDERED and timeout is None and headers is None
         if is_lone:
+            # Without a call that can be spared: a task that sends without a pause passes here.
+            message = payload
+            if type(message) is not bytes or message.startswith(MARK):
+                message = as_message(payload)
             receipt = Receipt()
             receipt._session = own
-            if (
-                is_plain
-                and type(payload) is bytes
-                and (bundler := own.bundler) is not None
-                and not payload.startswith(MARK)
-                # Without a call more: a program that sends without a pause passes here each time.
-                and (joined := bundler.join(payload, receipt)) is not REFUSED
-            ):
-                if joined is not QUIETLY and own.flush_bundle(joined):
-                    await asyncio.sleep(0)  # a task that sends without a pause lets others run
-                return receipt
+            if is_plain and (bundler := own.bundler) is not None:
+                joined = bundler.join(message, receipt)
+                if joined is QUIETLY:
+                    return receipt
+                if joined is not REFUSED:
+                    if own.flush_bundle(joined):
+                        await asyncio.sleep(0)  # a task that sends without a pause lets others run
+                    return receipt
             # At most once in a round of the loop, so other tasks run between two such messages.
-            if own.send_lone(payload, receipt, to, loopback) is not None:
+            if own.send_lone(message, receipt, to, loopback):
                 return receipt
         receipt = await self.send_many(
             (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
@@ -436,9 +480,10 @@ class Group(GroupBase):
         own = self._session
         if (message := own.try_next_message()) is not None:
             return message
-        return cast(
-            "Message | None",
-            await run_steps(own.receive(own.inbox.next_item, deadline_ns(timeout))),
+        until_ns = None if timeout is None else deadline_ns(timeout)
+        await _wait_until_readable(own, until_ns)
+        return own.try_next_message() or cast(
+            "Message | None", await run_steps(own.receive(own.inbox.next_item, until_ns))
         )
 
     async def batches(self) -> AsyncIterator[Batch]:

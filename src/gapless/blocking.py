@@ -25,6 +25,7 @@ from gapless.group.session import (
     ERROR_CLOSE_TIMEOUT_S,
     Steps,
     Wait,
+    as_message,
 )
 from gapless.group.timeouts import Duration, deadline_ns, duration_ns
 from gapless.logger import log
@@ -224,21 +225,20 @@ class Group(GroupBase):
             return self.send_many(
                 (payload,), to, mode=mode, timeout=timeout, loopback=loopback, headers=headers
             )
+        # Without a call that can be spared: a program that sends without a pause passes here.
+        message = payload
+        if type(message) is not bytes or message.startswith(MARK):
+            message = as_message(payload)
         receipt = Receipt()
         receipt._session = own
-        if (
-            to is None
-            and loopback is None
-            and type(payload) is bytes
-            and (bundler := own.bundler) is not None
-            and not payload.startswith(MARK)
-            # Without a call more: a program that sends without a pause passes here each time.
-            and (joined := bundler.join(payload, receipt)) is not REFUSED
-        ):
-            if joined is not QUIETLY:
+        if to is None and loopback is None and (bundler := own.bundler) is not None:
+            joined = bundler.join(message, receipt)
+            if joined is QUIETLY:
+                return receipt
+            if joined is not REFUSED:
                 own.flush_bundle(joined)
-            return receipt
-        if own.send_lone(payload, receipt, to, loopback) is not None:
+                return receipt
+        if own.send_lone(message, receipt, to, loopback):
             return receipt
         receipt = self.send_many((payload,), to, loopback=loopback)
         if to is None and loopback is None:

@@ -354,13 +354,15 @@ def test_a_closed_bundle_stays_closed_after_a_turn() -> None:
     with gathering(1) as (one,):
         bundler = one.handle.bundler
 
-        def close_in_a_turn(machine: Any) -> None:
-            bundler.close()
+        def room_of_a_turn(machine: Any) -> int:
             bundler.expects_more = True
             bundler.set_room(machine.endpoint)
+            return bundler.room
 
-        one.handle.query(close_in_a_turn).result(WITHIN_S)
-        assert bundler.room == 0
+        one.until_messages(0)
+        assert one.handle.query(room_of_a_turn).result(WITHIN_S) > 0
+        bundler.close()
+        assert one.handle.query(room_of_a_turn).result(WITHIN_S) == 0
 
 
 def test_numbers_of_what_was_never_sent() -> None:

@@ -341,10 +341,7 @@ def test_many_threads_at_once_lose_nothing_and_keep_their_order(over: str) -> No
         for number in range(each):
             message = b"%s %d" % (way.encode(), number)
             # A receipt for each message; not bundled, so that a failed try is sent.
-            if (
-                way == "lone"
-                and guest.handle.send_lone(message, Receipt(), loopback=True) is not None
-            ):
+            if way == "lone" and guest.handle.send_lone(message, Receipt(), loopback=True):
                 continue
             when = When.WAKE if way == "wake" else When.NOW
             request = SendRequest.of([message], loopback=True if way == "lone" else None)

@@ -267,16 +267,16 @@ def test_what_was_said_to_all_while_a_socket_was_read_comes_first(
     own, group = b.sockets()[:2]
     a.send([Transmit(B, b"first")])
     assert select.select([own], [], [], 5)[0]
-    poll = b._readable
+    poll = b._poll
 
-    def poll_then_send() -> Any:
-        found = poll()
-        monkeypatch.setattr(b, "_readable", poll)
+    def poll_then_send(timeout_ms: int) -> Any:
+        found = poll(timeout_ms)
+        monkeypatch.setattr(b, "_poll", poll)
         a.send([Transmit(None, b"to all"), Transmit(B, b"second")])
         assert select.select([group], [], [], 5)[0]
         return found
 
-    monkeypatch.setattr(b, "_readable", poll_then_send)
+    monkeypatch.setattr(b, "_poll", poll_then_send)
     found = b.receive(10)
     while len(found) < 3:
         found += b.receive(10)

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gapless.errors import ClosedError
 from gapless.events import (
@@ -71,6 +71,18 @@ InboxEvent = GroupEvent | StateWanted | StateReceived
 """An event for the application, or for the session, which exchanges the application's state."""
 
 
+class Waiter(Protocol):
+    """A caller that waits for the next item: a future, or the like of an event loop."""
+
+    def done(self) -> bool:
+        """Return whether the caller waits no longer."""
+        ...
+
+    def set_result(self, result: None, /) -> None:
+        """Let the caller go on."""
+        ...
+
+
 class Inbox:
     """The queues between one handle and the application; any thread may use an inbox.
 
@@ -100,7 +112,7 @@ class Inbox:
         self._consumes_all = False
         self._handle: MemberHandle | None = None
         self._lock = threading.RLock()
-        self._waiters: list[Future[None]] = []
+        self._waiters: list[Waiter] = []
         self._early_items: list[DeliveryItem] = []
         self._items: deque[Delivery | Batch | InboxEvent] = deque()
         self._requests: deque[RequestFrame] = deque()
@@ -449,14 +461,25 @@ class Inbox:
         with self._lock:
             return None if holds() else self._new_waiter()
 
+    def add_waiter(self, waiter: Waiter) -> bool:
+        """Let ``waiter`` complete with the next item; return False if an item can be read now."""
+        with self._lock:
+            if self.is_readable():
+                return False
+            self._add_waiter(waiter)
+            return True
+
+    def _add_waiter(self, waiter: Waiter) -> None:
+        self._waiters = [one for one in self._waiters if not one.done()]
+        self._waiters.append(waiter)
+
     def _new_waiter(self) -> Future[None]:
         """Return a future that completes with the next item; cancel the future to stop waiting."""
         waiter: Future[None] = Future()
         if self.ended:
             waiter.set_result(None)
         else:
-            self._waiters = [one for one in self._waiters if not one.done()]
-            self._waiters.append(waiter)
+            self._add_waiter(waiter)
         return waiter
 
     def _consume(self, messages: int) -> None:
@@ -484,7 +507,7 @@ class Inbox:
                 self._consume(self._unconsumed)
 
 
-def complete(waiters: Sequence[Future[None]]) -> None:
+def complete(waiters: Sequence[Waiter]) -> None:
     """Complete the futures of waiting callers."""
     for waiter in waiters:
         with suppress(InvalidStateError):  # its caller timed out meanwhile

@@ -35,7 +35,6 @@ from gapless.events import GroupEvent
 from gapless.fork_guard import ProcessToken
 from gapless.group.headers import (
     ERROR_REPLY,
-    MARK,
     REPLY,
     REQUEST,
     SNAPSHOT_REQUEST,
@@ -304,11 +303,11 @@ class GroupSession:
         )
 
     def send_lone(
-        self, payload: Payload, receipt: ReceiptBase, to: To | None, loopback: bool | None
-    ) -> bool | None:
-        """Send an ordered message without waiting; return whether this thread ran a turn.
+        self, message: bytes, receipt: ReceiptBase, to: To | None, loopback: bool | None
+    ) -> bool:
+        """Send an ordered message (``as_message``) that has not joined the bundle, without waiting.
 
-        Return None if the message was not sent: the caller then uses ``send``.
+        Return False if the message was not sent: the caller then uses ``send``.
         """
         if loopback is not None and loopback is not True and loopback is not False:
             raise wrong_argument("loopback", loopback, LOOPBACK_CHOICES)
@@ -317,12 +316,10 @@ class GroupSession:
         if handle is None:
             raise self._not_open_error()
         if self.closing or self._receives_only:
-            return None
-        if type(payload) is not bytes or payload.startswith(MARK):
-            payload = wrap_plain(as_payload(payload))
+            return False
         try:
             return handle.send_lone(
-                payload,
+                message,
                 receipt,
                 address,
                 loopback=loopback,
@@ -403,7 +400,7 @@ class GroupSession:
         """Send a message without a receipt."""
         if self._schedule_flush is None and not (self.closing or self._receives_only):
             try:
-                if self.handle.send_lone(message, UntrackedReceipt(), to, mode) is not None:
+                if self.handle.send_lone(message, UntrackedReceipt(), to, mode):
                     return
             except LocalProtocolError as error:
                 raise self._translate_error(error, to) from None
@@ -821,6 +818,11 @@ def _not_a_list(payloads: object) -> PayloadError:
         f"payloads={payloads!r}: expected a list of messages, such as [b'one', b'two']; send()"
         " sends a single message"
     )
+
+
+def as_message(payload: object) -> bytes:
+    """Return a message as the bytes that the machine sends."""
+    return wrap_plain(as_payload(payload))
 
 
 def as_payload(payload: object) -> bytes:

@@ -25,7 +25,7 @@ from gapless.delivery_mode import DeliveryMode
 from gapless.errors import ClosedError, ConfigError, GaplessError, LocalProtocolError
 from gapless.fork_guard import ProcessToken
 from gapless.payloads import Payloads
-from gapless.runtime.bundler import DUE, QUIETLY, REFUSED, Joined
+from gapless.runtime.bundler import DUE, Joined
 from gapless.runtime.delivery_queue import DeliveryQueue
 from gapless.runtime.member_runtime import MemberRuntime, PendingCall
 from gapless.runtime.reactor import Reactor
@@ -198,15 +198,12 @@ class MemberHandle:
         loopback: bool | None = None,
         *,
         may_run: bool = True,
-    ) -> bool | None:
+    ) -> bool:
         """Send one message without a request, the short way from ``Group.send`` to the machine.
 
-        An ordered message to the group that closely follows another message joins the bundle and
-        gets a seqno when the bundle leaves. Any other message is sent in this thread if
-        ``may_run``, there is room, and no other thread is in a turn.
-
-        Return whether this thread ran a turn. Return None if the message was not sent: the caller
-        then submits a request.
+        The message has not joined the bundle. It is sent in this thread if ``may_run``, there is
+        room, and no other thread is in a turn. Return False if it was not sent: the caller then
+        submits a request.
         """
         runtime = self._runtime
         if self._process is not ProcessToken.current or self._leaving or runtime.ended:
@@ -214,16 +211,14 @@ class MemberHandle:
         bundler = self.bundler
         is_plain = to is None and loopback is None and mode is DeliveryMode.ORDERED
         if is_plain:
-            if (joined := bundler.join(message, receipt)) is not REFUSED:
-                return joined is not QUIETLY and self.flush_bundle(joined)
             bundler.expects_more = True
         if not may_run:
-            return None
+            return False
         if len(message) > self.config.max_message_bytes:
             raise self._too_long_error()
         accepted = self.reactor.send(runtime, Payloads.of_validated((message,)), to, mode, loopback)
         if accepted is None:
-            return None
+            return False
         if is_plain:
             bundler.note_lone_send()
         receipt._accepted = accepted

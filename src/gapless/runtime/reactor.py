@@ -287,7 +287,8 @@ class Reactor:
 
     def poll_until(self, done: Callable[[], bool], until_ns: int | None) -> bool:
         """Lead until ``done()`` or ``until_ns``; return False at once if another thread leads."""
-        self._check_loop()
+        if self._loop is not None:
+            self._check_loop()
         if not CAN_POLL_IN_CALLER or self._poll_lock.locked() or self.in_turn:
             return False
         if not in_main_thread():
@@ -404,7 +405,8 @@ class Reactor:
             or self._pending
         ):
             self._wake_thread()
-        self._offer_to_loop()
+        if self._waiting_loop is not None:
+            self._offer_to_loop()
 
     @property
     def _has_waiters(self) -> bool:

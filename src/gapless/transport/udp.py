@@ -69,7 +69,7 @@ from gapless.wire.seal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from gapless.discovery import MulticastSockets
@@ -160,11 +160,8 @@ class UdpMesh:
             and (pair := group.open(self._socket, str(self.locator.ip))) is not None
         ]
         self._receivers = [self._socket, *(pair.receive_socket for pair in self._multicast_sockets)]
-        self._socket_of = {sock.fileno(): sock for sock in self._receivers}
-        self._poller = select.poll() if hasattr(select, "poll") else None
-        if self._poller is not None:
-            for sock in self._receivers:
-                self._poller.register(sock, select.POLLIN)
+        self._polled = [(sock, sock.fileno()) for sock in self._receivers]
+        self._poll = self._make_poll()
         for pair in self._multicast_sockets:
             socket_options.request_buffers(pair.receive_socket, receive_buffer_bytes)
             socket_options.drop_datagrams_from(pair.receive_socket, self.locator)
@@ -190,6 +187,15 @@ class UdpMesh:
         self._held_rounds = 0
         # After that many rounds every datagram that arrived before has been read.
         self._max_held_rounds = 2 * self.receive_buffer_bytes // _MIN_TURN_BYTES
+
+    def _make_poll(self) -> Callable[[int], list[tuple[int, int]]]:
+        """Return a function that finds the sockets with datagrams or errors."""
+        if not hasattr(select, "poll"):  # Windows: every socket may have some
+            return lambda _: [(fd, 0) for _, fd in self._polled]
+        poller = select.poll()
+        for sock in self._receivers:
+            poller.register(sock, select.POLLIN)
+        return poller.poll
 
     def _resolve(self, locator: Locator) -> Sockaddr | None:
         if locator.family != self._socket.family:
@@ -217,16 +223,16 @@ class UdpMesh:
         Datagrams for this member wait, for a bounded number of rounds, until the multicast sockets
         are empty.
         """
-        own, *groups = self._receivers
+        own, *groups = self._polled
         # Polls, because one that finds nothing costs a quarter of a read that finds nothing.
-        readable = self._readable()
-        if own in readable and len(self._unicast_held) < limit:
-            self._read_rest(own, self._unicast_held, limit)
+        readable = dict(self._poll(0))
+        if own[1] in readable and len(self._unicast_held) < limit:
+            self._read_rest(*own, self._unicast_held, limit)
             if groups:
                 # After the last datagram for this member: what arrived before is read before.
-                readable = self._readable()
+                readable = dict(self._poll(0))
         found: list[bytes] = []
-        more = [self._read_rest(sock, found, limit) for sock in groups if sock in readable]
+        more = [self._read_rest(*group, found, limit) for group in groups if group[1] in readable]
         if self._processes is not None:
             self._watch_processes(self._processes, idle=not found and not self._unicast_held)
         if self._has_error_queue and not found and not self._unicast_held:
@@ -239,17 +245,11 @@ class UdpMesh:
         self._unicast_held = []
         return found
 
-    def _readable(self) -> Collection[socket.socket]:
-        """Return the sockets with datagrams or errors."""
-        if self._poller is None:
-            return self._receivers
-        return [self._socket_of[fd] for fd, _ in self._poller.poll(0)]
-
-    def _read_rest(self, sock: socket.socket, found: list[bytes], limit: int) -> bool:
+    def _read_rest(self, sock: socket.socket, fd: int, found: list[bytes], limit: int) -> bool:
         """Read a datagram, and the others if there are any; return whether more may wait."""
         before = len(found)
         self._read(sock, found, 1)
-        return sock in self._readable() and self._read(sock, found, limit + before - len(found))
+        return fd in dict(self._poll(0)) and self._read(sock, found, limit + before - len(found))
 
     def _read(self, sock: socket.socket, found: list[bytes], limit: int) -> bool:
         """Read a socket for one turn; return whether more datagrams may wait."""
