@@ -47,7 +47,7 @@ _FRONT = Struct("<4sI44sQ")
 """The same, up to the first seqno: preamble, checksum, other fields, first seqno."""
 _RUN = Struct("<4sIQQQHHQQQIQH")
 """The same with numbers: group, node and incarnation of the sender, and of the origin."""
-_WHEN = slice(60, 72)
+_WHEN_AT, _WHEN_END = 60, 72
 """Where such a datagram holds the view and the time of sending, which a run has in common."""
 _PREAMBLE_BYTES = 8
 _TO_ALL = frozenset((PREAMBLES[0], PREAMBLES[BARE]))
@@ -87,7 +87,7 @@ class _OpenRun:
         self.datagram = decoded
         self.run = run
         self.bytes = datagram
-        self.when = datagram[_WHEN]
+        self.when = datagram[_WHEN_AT:_WHEN_END]
         self.datagram_bytes = -1  # no datagram is as long, before ``begin``
         self.lengths: list[bytes] = []
 
@@ -188,7 +188,7 @@ def decode_coalesced(
 def _continue(datagram: bytes, run: _OpenRun, *, opened: bool) -> bool:
     """Add a valid datagram that continues ``run``; return whether the datagram was added."""
     size_bytes = len(datagram)
-    if size_bytes <= _PLAIN.size or datagram[_WHEN] != run.when:
+    if size_bytes <= _PLAIN.size or datagram[_WHEN_AT:_WHEN_END] != run.when:
         return False
     if not run.lengths:
         run.begin()
