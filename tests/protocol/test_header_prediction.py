@@ -171,6 +171,53 @@ def test_the_short_path_of_a_near_miss_changes_nothing(name: str) -> None:
     assert refused > 2 * len(datagram)
 
 
+def group_runs(*firsts: int, count: int = 1) -> list[bytes]:
+    """Return datagrams of A with runs to the group."""
+    return [
+        encode(GROUP, A, [Data(Run.of(A, first, [b"%d" % first] * count, 0, 1, 9))])
+        for first in firsts
+    ]
+
+
+def member_runs(*firsts: int) -> list[bytes]:
+    """Return datagrams of A with runs of a connection to B."""
+    return [
+        encode(
+            GROUP,
+            A,
+            [Data(Run.of(A, first, [b"%d" % first], 0, 1, 9), False, CONNECTION, first == 1)],
+            B.incarnation,
+        )
+        for first in firsts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("datagrams", "knobs"),
+    [
+        pytest.param(group_runs(1, count=3), {"capacity": 2}, id="no room in the window"),
+        pytest.param(group_runs(1, count=3), {"unread_limit": 2}, id="no room to read"),
+        pytest.param(group_runs(1, 2), {"unread_limit": 1}, id="the application is full"),
+        pytest.param(group_runs(1, 3, 4), {}, id="behind a gap"),
+        pytest.param(group_runs(1, 3, 2), {}, id="into a gap"),
+        pytest.param(group_runs(1, 2, 2), {}, id="again"),
+        pytest.param(member_runs(1), {}, id="the first of a connection"),
+        pytest.param(member_runs(1, 3, 4), {"unicast": "unicast"}, id="behind a gap, no naks"),
+        pytest.param(member_runs(1, 3, 4), {"unicast": "unicast3"}, id="behind a gap, naks"),
+    ],
+)
+def test_an_unusual_state_takes_the_general_path(
+    datagrams: list[bytes], knobs: dict[str, Any]
+) -> None:
+    receiver = endpoint(B, paired(Endpoint, Pairing()), **knobs)
+    *before, last = datagrams
+    for datagram in before:
+        receiver.receive(datagram, HOUR_NS + MS)
+    assert receiver.receive_expected(last, HOUR_NS + 2 * MS) is None
+    receiver.receive(last, HOUR_NS + 2 * MS)
+    receiver.check_invariants()
+
+
 def test_a_datagram_is_handled_once() -> None:
     receiver, datagram = exchange(Endpoint)["run"]
     assert receiver.receive_expected(datagram, HOUR_NS) is not None
@@ -227,6 +274,16 @@ def quiet_group() -> MembershipGroup:
         assert host.member is not None
         host.member.endpoint.out.tracing = 0
     return group
+
+
+def test_a_small_window_lets_a_send_wait_or_be_refused() -> None:
+    """The limits of messages and of bytes, with the empty window as the exception."""
+    sender = endpoint(A, paired(Endpoint, Pairing()), capacity=3, window_bytes="1KiB")
+    for payloads in ([b"1"], [bytes(900)], [bytes(200)], [b"2"], [b"3"], [b"4"], [b"5"] * 3):
+        for wait in (False, True):
+            sender.send(payloads, HOUR_NS + MS, wait=wait)
+    assert sender.waiting_sends > 0
+    sender.check_invariants()
 
 
 def test_a_lone_message_takes_few_calls(quiet_group: MembershipGroup) -> None:

@@ -301,13 +301,10 @@ class HeaderPrediction:
             or window.delivered != window.high
             # The window has no room for all messages.
             or last > window.ceiling
-            # Announced messages are missing.
-            or stream.announced_high > window.high
             # Messages are gone at the origin: delivery would skip them.
             or stream.gone_upto > window.delivered
-            # A gap is watched, or a repair is on its way.
+            # A gap is watched: the run ends it, or restarts its grace.
             or detector.due_ns is not None
-            or detector.open_naks
             # The ack of an announcement is due.
             or stream.ack_now
             # No messages, seqnos without end, or lengths that do not add up.
@@ -328,6 +325,7 @@ class HeaderPrediction:
             return None  # the application has no room for all messages
         assert not window.keep_delivered, "a stream released by acks keeps no delivered message"
         assert not window.stored, "every message up to high was delivered"
+        assert not detector.open_naks, "no message is requested unless a gap is watched"
         # From here on the input has an effect.
         origin = stream.origin
         run: Run
