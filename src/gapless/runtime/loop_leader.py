@@ -35,7 +35,8 @@ class LoopLeader:
     def __init__(self, reactor: Reactor, loop: AbstractEventLoop) -> None:
         self._reactor = reactor
         self._loop = loop
-        self._is_reading = self._is_round_scheduled = False
+        self._poll_fd: int | None = None
+        self._is_round_scheduled = False
         self._timer: TimerHandle | None = None
         self._timer_ns = NEVER_NS
         self.thread = threading.get_ident()
@@ -53,14 +54,14 @@ class LoopLeader:
         self.thread = threading.get_ident()
         if not self._reactor.begin_loop(self):
             return
-        if not self._is_reading:
+        if self._poll_fd is None:
             try:
                 self._loop.add_reader(self._reactor.poll_fd, self._run_round)
             except NotImplementedError:  # a loop without readers, as the default loop of Windows
                 _UNFIT.add(type(self._loop))
                 self._reactor.end_loop(self)
                 return
-            self._is_reading = True
+            self._poll_fd = self._reactor.poll_fd
         self._run_round()
 
     def _run_round(self) -> None:
@@ -94,9 +95,9 @@ class LoopLeader:
         self._run_round()
 
     def _stop_reading(self) -> None:
-        if self._is_reading:
-            self._is_reading = False
-            self._loop.remove_reader(self._reactor.poll_fd)
+        if self._poll_fd is not None:
+            self._loop.remove_reader(self._poll_fd)
+            self._poll_fd = None
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_ns = None, NEVER_NS

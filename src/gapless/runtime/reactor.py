@@ -548,6 +548,8 @@ class Reactor:
             finally:
                 self._poll_lock.release()
             back = self._offer_to_loop() or back
+        if (leader := self._loop) is not None and self.end_loop(leader, patient=True):
+            leader.dismiss()
 
     def _update_members(self) -> bool:
         """Register new members and drop ended ones; return whether any is left."""
@@ -560,8 +562,6 @@ class Reactor:
                 new, self._new_members = self._new_members, []
                 if not new and not self._members:
                     self.thread = None
-                    if (leader := self._loop) is not None and self.end_loop(leader):
-                        leader.dismiss()
                     return False
             for member in new:
                 self._members.append(member)
@@ -620,9 +620,14 @@ class Reactor:
         self._wake_thread()  # to watch the loop
         return True
 
-    def end_loop(self, leader: LoopLeader, rounds: int | None = None) -> bool:
-        """Let the loop lead no longer; return False if it runs a round, or ran one meanwhile."""
-        if not self._loop_lock.acquire(blocking=False):
+    def end_loop(
+        self, leader: LoopLeader, rounds: int | None = None, *, patient: bool = False
+    ) -> bool:
+        """Let the loop lead no longer; return False if it runs a round, or ran one meanwhile.
+
+        A ``patient`` thread waits for the end of the round.
+        """
+        if not self._loop_lock.acquire(blocking=patient):
             return False
         try:
             if self._loop is not leader or rounds not in {None, self._loop_rounds}:
@@ -745,6 +750,7 @@ class Reactor:
                 member.transport.close()
                 if member.trace is not None:
                     member.trace.abandon()
+            reactor._loop = None
             reactor._selector.close()
             reactor._wake_socket.close()
             reactor._watch_selector.close()
