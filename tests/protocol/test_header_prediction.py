@@ -276,9 +276,10 @@ def quiet_group() -> MembershipGroup:
     return group
 
 
-def test_a_small_window_lets_a_send_wait_or_be_refused() -> None:
+@pytest.mark.parametrize("capacity", [3, 8])
+def test_a_small_window_lets_a_send_wait_or_be_refused(capacity: int) -> None:
     """The limits of messages and of bytes, with the empty window as the exception."""
-    sender = endpoint(A, paired(Endpoint, Pairing()), capacity=3, window_bytes="1KiB")
+    sender = endpoint(A, paired(Endpoint, Pairing()), capacity=capacity, window_bytes="1KiB")
     for payloads in ([b"1"], [bytes(900)], [bytes(200)], [b"2"], [b"3"], [b"4"], [b"5"] * 3):
         for wait in (False, True):
             sender.send(payloads, HOUR_NS + MS, wait=wait)
