@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from copy import deepcopy
 from random import Random
 from struct import pack_into
@@ -16,6 +17,8 @@ from gapless.identity import Address, Marks, View, group_id
 from gapless.payloads import Payloads
 from gapless.protocol.endpoint import Endpoint
 from gapless.protocol.header_prediction import HeaderPrediction
+from gapless.protocol.member import Member
+from gapless.protocol.membership.membership import LEAVING
 from gapless.protocol.ready import Ready
 from gapless.run import NO_LOOPBACK, Run
 from gapless.sim.model_check import search
@@ -276,9 +279,10 @@ def quiet_group() -> MembershipGroup:
     return group
 
 
-def test_a_small_window_lets_a_send_wait_or_be_refused() -> None:
+@pytest.mark.parametrize("capacity", [3, 8])
+def test_a_small_window_lets_a_send_wait_or_be_refused(capacity: int) -> None:
     """The limits of messages and of bytes, with the empty window as the exception."""
-    sender = endpoint(A, paired(Endpoint, Pairing()), capacity=3, window_bytes="1KiB")
+    sender = endpoint(A, paired(Endpoint, Pairing()), capacity=capacity, window_bytes="1KiB")
     for payloads in ([b"1"], [bytes(900)], [bytes(200)], [b"2"], [b"3"], [b"4"], [b"5"] * 3):
         for wait in (False, True):
             sender.send(payloads, HOUR_NS + MS, wait=wait)
@@ -310,6 +314,38 @@ def test_only_profiles_that_release_by_acks_take_the_short_path() -> None:
         receiver = endpoint(B, Endpoint, profile=profile)
         sent = endpoint(A, Endpoint, profile=profile).send([b"x"], HOUR_NS + MS)
         assert receiver.receive_expected(sent.transmits[0].datagram, HOUR_NS + MS) is None
+
+
+UNSTEADY: dict[str, Callable[[Member], object]] = {
+    "leaving": lambda member: setattr(member.membership, "phase", LEAVING),
+    "a pending view": lambda member: setattr(member.membership, "pending", member.roster),
+    "an unannounced start": lambda member: member.endpoint.unannounced.append(C),
+    "a closed stream": lambda member: setattr(member.outbound, "closed", True),
+    "a state under way": lambda member: setattr(member.state_transfer, "engaged", True),
+    "held deliveries": lambda member: setattr(member.credit, "held", True),
+    "own messages without credit": lambda member: setattr(
+        member.outbound.window, "delivered", member.outbound.window.high - 1
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ["nothing", *UNSTEADY, "a pause of the process"])
+def test_a_member_that_is_not_steady_takes_the_general_path(
+    case: str, quiet_group: MembershipGroup
+) -> None:
+    sender, receiver, now_ns = quiet_group["a"], quiet_group["b"], quiet_group.now_ns
+    first, second = (sender.send([b"x"], now_ns).transmits[0].datagram for _ in range(2))
+    receiver.receive(first, now_ns)
+    receiver.send([b"own"], now_ns)
+    if case in UNSTEADY:
+        UNSTEADY[case](receiver)
+    elif case != "nothing":
+        now_ns += 10**10
+    is_expected = receiver.receive_expected(second, now_ns) is not None
+    assert is_expected == (case == "nothing")
+    payloads = Payloads.of([b"y"])
+    sent = receiver.endpoint.prediction.send(payloads, now_ns, None, None, True, None, None)
+    assert (sent is not None) == (case == "nothing")
 
 
 def test_a_search_or_a_simulation_can_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
