@@ -105,7 +105,9 @@ def test_a_hello_that_answers_another_challenge_is_rejected(pair: Pair) -> None:
     pair.exchange_nonces()
     pair.a.write_hello(pair.dialled, hello_of(A))
     hello = pair.dialled.take()
-    pair.accepted.challenge = pair.accepted.challenge[:-1] + b"?"
+    pair.accepted.challenge = pair.accepted.challenge[:-1] + bytes(
+        [pair.accepted.challenge[-1] ^ 1]
+    )
     with pytest.raises(RemoteProtocolError, match="the hello belongs to another stream"):
         pair.b.read_hello(pair.accepted, hello)
 

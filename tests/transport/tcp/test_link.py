@@ -10,6 +10,8 @@ from gapless.identity import Address
 from gapless.locator import Locator
 from gapless.transport.tcp.link import (
     CONFIRM,
+    CONFIRM_BYTES,
+    CONFIRM_DATAGRAMS,
     DATA,
     MAX_STREAMS,
     START,
@@ -282,3 +284,27 @@ def test_a_link_that_is_told_of_the_last_stream_starts_again_and_both_sides_agre
     theirs = peer.hello(1, Address(2, 1), PLACES[1])
     for side, local, other in ((link, mine, theirs), (peer, theirs, mine)):
         assert stream_number(local, other) > side.streams
+
+
+def test_a_confirmation_goes_along_once_half_of_a_limit_is_unconfirmed() -> None:
+    for count, size_bytes in ((CONFIRM_DATAGRAMS // 2, 10), (1, CONFIRM_BYTES // 2)):
+        link = Link(PLACES[1], 11)
+        assert not link.on_received(count - 1, 0)
+        assert not link.on_received(1, size_bytes - 1)
+        if count == 1:
+            link.enqueue(b"one")
+            assert link.next_batch(confirm=False)[1:] == [b"one"], "it is not worth a record yet"
+            link.unconfirmed_bytes += 1
+        link.enqueue(b"two")
+        assert link.next_batch(confirm=False)[::2] == [encode_numbered(CONFIRM, count), b"two"]
+        assert not link.owes_confirmation
+        link.enqueue(b"three")
+        assert link.next_batch(confirm=True)[1:] == [b"three"], "nothing is left to confirm"
+
+
+def test_an_owed_confirmation_leaves_alone_when_asked_for() -> None:
+    link = Link(PLACES[1], 11)
+    link.on_received(1, 1)
+    assert link.next_batch(confirm=False) == []
+    assert link.next_batch(confirm=True) == [encode_numbered(CONFIRM, 1)]
+    assert link.next_batch(confirm=True) == []

@@ -25,7 +25,12 @@ from gapless.fork_guard import ProcessToken
 from gapless.protocol.membership.failure_detector import DeathEvidence
 from gapless.transport.base import errno_name
 from gapless.transport.tcp.link import Link, stream_number
-from gapless.transport.tcp.stream import TcpStream, configure_socket, peer_label
+from gapless.transport.tcp.stream import (
+    TcpStream,
+    configure_socket,
+    peer_label,
+    use_without_pacing,
+)
 from gapless.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -59,6 +64,8 @@ MAX_HANDSHAKES = 64
 """Maximum number of incoming connections without a hello; then the oldest is closed."""
 CONFIRM_DELAY_NS = 50 * NS_PER_MS
 """Maximum delay of a confirmation."""
+CONFIRM_SOON_NS = NS_PER_MS
+"""How long a confirmation that is due waits for datagrams that it can go along with."""
 ACCEPTS_PER_TURN = 16
 """Maximum number of connections accepted per turn."""
 _MAX_TRIES = 3
@@ -86,6 +93,8 @@ class TcpConnector:
         self.problems = problems
         self.streams: set[TcpStream] = set()
         self._listener = listener
+        if locator.ip.is_loopback:
+            use_without_pacing(listener)  # accepted connections inherit the choice
         self._dead_after_ns = dead_after_ns
         self._handshake = handshake
         self._seal = seal
@@ -189,6 +198,8 @@ class TcpConnector:
         except OSError as error:
             self._on_connect_failed(link, f"connect.{errno_name(error)}", error)
             return
+        if link.locator.ip.is_loopback:
+            use_without_pacing(sock)
         stream = link.outgoing = self._register_stream(sock, link, dialled=True)
         if stream is None:
             self._on_connect_failed(
@@ -422,7 +433,14 @@ class TcpConnector:
 
     def confirm_later(self, link: Link) -> None:
         """Schedule a confirmation, unless already scheduled."""
-        self.timers.setdefault((TcpConnector.confirm, link), time.monotonic_ns() + CONFIRM_DELAY_NS)
+        timer = TcpConnector.confirm, link
+        if timer not in self.timers:
+            self.timers[timer] = time.monotonic_ns() + CONFIRM_DELAY_NS
+
+    def confirm_soon(self, link: Link) -> None:
+        """Schedule a confirmation that is due: answers to the datagrams often leave first."""
+        timer, due_ns = (TcpConnector.confirm, link), time.monotonic_ns() + CONFIRM_SOON_NS
+        self.timers[timer] = min(self.timers.get(timer, due_ns), due_ns)
 
     def confirm(self, link: Link) -> None:
         """Send the due confirmation."""
@@ -560,7 +578,7 @@ class TcpConnector:
 
     def _flush_before_close(self, link: Link, stream: TcpStream) -> None:
         try:
-            while stream.write_buffer or stream.unsent or link.waiting:
+            while stream.write_buffer or stream.unsent or link.waiting or link.owes_confirmation:
                 stream.write_buffer = stream.write_buffer or link.next_batch(confirm=True)
                 stream.write()
         except OSError:

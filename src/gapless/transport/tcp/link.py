@@ -41,6 +41,12 @@ CONFIRM_BYTES = 1 << 20
 """Number of received bytes after which a confirmation is due at once."""
 CONFIRM_DATAGRAMS = 256
 """Number of received datagrams after which a confirmation is due at once."""
+CONFIRM_ALONG_SHARE = 2
+"""A confirmation goes along with datagrams from this part of both limits on.
+
+A confirmation with every datagram would cost both sides more than the memory that is released
+earlier.
+"""
 
 MAX_SEALED_START_BYTES = 128
 """Maximum size of a START in a sealed group."""
@@ -118,6 +124,17 @@ def parse_record_header(data: memoryview, at: int, *, sealed: bool = False) -> t
     raise RemoteProtocolError("record", f"unknown record: kind {kind} with {size} bytes")
 
 
+def bytes_to_next_body(front: bytes) -> int:
+    """Return how many bytes from the start of a partial record end with the header of the next.
+
+    Return the size of a header while the header of the record itself is incomplete.
+    """
+    if len(front) < RECORD_HEADER_BYTES:
+        return RECORD_HEADER_BYTES
+    (word,) = _HEAD.unpack_from(front)
+    return RECORD_HEADER_BYTES + (int(word) & ((1 << _KIND_SHIFT) - 1)) + RECORD_HEADER_BYTES
+
+
 def encode_numbered(kind: int, number: int) -> bytes:
     """Return a START or CONFIRM record with a number."""
     return _NUMBERED.pack(kind << _KIND_SHIFT | (_NUMBERED.size - RECORD_HEADER_BYTES), number)
@@ -188,14 +205,22 @@ class Link:
         self.waiting.append(datagram)
         self.buffered_bytes += len(datagram)
 
+    @property
+    def owes_confirmation(self) -> bool:
+        """Whether the peer does not know yet of every received datagram."""
+        return self.received > self.confirm_sent
+
     def next_batch(self, *, confirm: bool) -> list[bytes | memoryview]:
         """Return buffers to write now, and count their datagrams as sent.
 
-        A due confirmation goes along with datagrams, or alone if ``confirm``.
+        A confirmation goes along with datagrams once enough is unconfirmed; with ``confirm`` any
+        owed confirmation goes, also alone.
         """
         buffers: list[bytes | memoryview] = []
         waiting, sent = self.waiting, self.sent
-        if self.received > self.confirm_sent and (waiting or confirm):
+        if self.received > self.confirm_sent and (
+            confirm or (waiting and self._has_unconfirmed(CONFIRM_ALONG_SHARE))
+        ):
             buffers.append(encode_numbered(CONFIRM, self.received))
             self.confirm_sent, self.unconfirmed_bytes = self.received, 0
         left_bytes, pack, seal = BATCH_BYTES, _HEAD.pack, self._seal
@@ -280,7 +305,11 @@ class Link:
         """Count received datagrams; return whether a confirmation is due at once."""
         self.received += count
         self.unconfirmed_bytes += size_bytes
+        return self._has_unconfirmed(1)
+
+    def _has_unconfirmed(self, share: int) -> bool:
+        """Return whether one of the limits divided by ``share`` is reached."""
         return (
-            self.unconfirmed_bytes >= CONFIRM_BYTES
-            or self.received - self.confirm_sent >= CONFIRM_DATAGRAMS
+            self.unconfirmed_bytes >= CONFIRM_BYTES // share
+            or self.received - self.confirm_sent >= CONFIRM_DATAGRAMS // share
         )

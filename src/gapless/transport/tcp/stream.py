@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gapless.transport.tcp.link import BATCH_BYTES, RECORD_HEADER_BYTES
+from gapless.transport.tcp.link import BATCH_BYTES, bytes_to_next_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +19,15 @@ LARGE_BYTES = 1 << 15
 """Minimum size of a datagram that is read separately once the first part has arrived."""
 BUFFER_BYTES = LARGE_BYTES + BATCH_BYTES
 """Size of the read buffer: a partial record, and as much again as one call may return."""
+EXACT_BYTES = 1 << 17
+"""Minimum size of a datagram whose copy costs more than two reads for the header and the rest."""
+EXACT_READS = 8
+"""How many reads after such a datagram end with the header of a record.
+
+Another one is likely to follow, perhaps behind a few small records. A read that ends with its
+header leaves the datagram to a read of its own, which needs no copy.
+"""
+_WITHOUT_PACING = b"reno"
 _KEEP_IDLE_S, _KEEP_INTERVAL_S, _KEEP_COUNT = 5, 2, 3
 
 
@@ -67,20 +77,27 @@ class TcpStream:
         self.room: memoryview | None = None
         """Memory for a large datagram of a sealed group; None without keys, and between two."""
         self._large = memoryview(b"")
-        self.after_large = False
-        """Whether the last record was a large datagram: another is likely to follow."""
+        self._large_bytes = 0
+        self.exact_reads = 0
+        """How many of the next reads end with the header of a record."""
+        self.is_drained = False
+        """Whether the last read took every byte that had arrived."""
 
     def read(self, buffer: memoryview) -> memoryview | None:
         """Return bytes to parse; None at the end of the stream.
 
-        After a large datagram another is likely: then only the length is read here, and the rest by
-        ``read_large``.
+        Soon after a datagram of ``EXACT_BYTES`` a read ends with the header of the next record, so
+        that ``read_large`` gets all of the next such datagram.
         """
-        size = len(self.read_remainder)
-        buffer[:size] = self.read_remainder
-        end = max(size + 1, RECORD_HEADER_BYTES) if self.after_large else len(buffer)
-        self.after_large = False
+        remainder, end = self.read_remainder, len(buffer)
+        size = len(remainder)
+        if size:
+            buffer[:size] = remainder
+        if self.exact_reads:
+            self.exact_reads -= 1
+            end = max(size + 1, min(end, bytes_to_next_body(remainder)))
         count = self._receive_into(buffer[size:end])
+        self.is_drained = size + count < end
         return buffer[: size + count] if count else None
 
     def begin_large(
@@ -90,7 +107,7 @@ class TcpStream:
 
         With a ``room`` the datagram is read into this memory.
         """
-        self.missing_bytes = size_bytes - len(front)
+        self._large_bytes, self.missing_bytes = size_bytes, size_bytes - len(front)
         self.room = room
         if room is None:
             self._parts = [bytes(front)] if front else []
@@ -105,21 +122,30 @@ class TcpStream:
         part = self._receive(self.missing_bytes)
         if not part:
             return None
-        self._parts.append(part)
         self.missing_bytes -= len(part)
-        if self.missing_bytes:
+        self.is_drained = self.missing_bytes > 0
+        if self.is_drained:
+            self._parts.append(part)
             return b""
-        parts, self._parts, self.after_large = self._parts, [], True
-        return part if len(parts) == 1 else b"".join(parts)
+        self.expect_large(self._large_bytes)
+        if not self._parts:
+            return part
+        parts, self._parts = [*self._parts, part], []
+        return b"".join(parts)
+
+    def expect_large(self, size_bytes: int) -> None:
+        """Prepare for another datagram like the complete one of ``size_bytes``."""
+        self.exact_reads = EXACT_READS if size_bytes >= EXACT_BYTES else 0
 
     def _read_into_room(self) -> Bytes | None:
         count = self._receive_into(self._large[-self.missing_bytes :])
         if not count:
             return None
         self.missing_bytes -= count
-        if self.missing_bytes:
+        self.is_drained = self.missing_bytes > 0
+        if self.is_drained:
             return b""
-        self.after_large = True
+        self.expect_large(self._large_bytes)
         return self._large
 
     def write(self) -> None:
@@ -147,6 +173,19 @@ def configure_socket(sock: socket.socket, dead_after_ms: int) -> None:
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def use_without_pacing(sock: socket.socket) -> None:
+    """Let a listener or a new socket of this machine send without pacing, where possible.
+
+    Between two processes of one machine nothing is congested and nothing is lost. There an
+    algorithm that spreads packets over time, as BBR does where the system has it as its default,
+    costs more than the copies. RENO is the one that any process may choose.
+    """
+    option = getattr(socket, "TCP_CONGESTION", None)
+    if option is not None:
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, option, _WITHOUT_PACING)
 
 
 def peer_label(sock: socket.socket, target: Locator | None) -> str:

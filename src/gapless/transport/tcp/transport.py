@@ -49,8 +49,9 @@ from gapless.transport.tcp.link import (
     START,
     parse_record_header,
 )
+from gapless.transport.tcp.memory import keep_released_memory
 from gapless.transport.tcp.record_sealer import MAX_ROOMS, RecordSealer
-from gapless.transport.tcp.stream import BUFFER_BYTES, LARGE_BYTES, peer_label
+from gapless.transport.tcp.stream import BUFFER_BYTES, EXACT_BYTES, LARGE_BYTES, peer_label
 from gapless.transport.udp import PORTS
 from gapless.wire import decode
 from gapless.wire.codec import SENDER_FIELD, sender_of
@@ -116,6 +117,7 @@ class TcpMesh:
         seal: Seal | None = None,
         tls: TlsFiles | str | Path | None = None,
     ) -> None:
+        keep_released_memory()
         self.certificates = None if tls is None else _read_certificates(tls)
         ports = [ports] if isinstance(ports, int) else list(ports)
         discovery = discovery or Discovery()
@@ -227,7 +229,8 @@ class TcpMesh:
                         stream, "stream.ended", "the peer closed the connection"
                     )
                 if stream.closed or not (
-                    stream.missing_bytes or stream.after_large or stream.unread
+                    stream.unread
+                    or (not stream.is_drained and (stream.missing_bytes or stream.exact_reads))
                 ):
                     return
                 left_bytes -= size_bytes
@@ -304,6 +307,8 @@ class TcpMesh:
                 raise RemoteProtocolError("start", "a datagram arrived before START")
             elif self._accept_datagram(stream, data[body:stop], found):
                 count, size_bytes = count + 1, size_bytes + size
+                if size >= EXACT_BYTES:
+                    stream.expect_large(size)
             at = stop
         if count:
             self._on_received(stream, count, size_bytes)
@@ -340,7 +345,7 @@ class TcpMesh:
         """Count received datagrams, and confirm now or soon."""
         assert stream.link is not None
         if stream.link.on_received(count, size_bytes):
-            self._connector.confirm(stream.link)
+            self._connector.confirm_soon(stream.link)
         else:
             self._connector.confirm_later(stream.link)
 
