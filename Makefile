@@ -10,7 +10,7 @@ COMPILED := build/compiled
 COMPILED_TESTS := tests/test_compilation.py tests/protocol tests/wire tests/sim/scenario tests/sim/world \
   tests/sim/swarm tests/sim/sealing tests/sim/checkers tests/sim/test_group.py tests/sim/test_mutants.py \
   --ignore tests/protocol/membership/test_merge.py --ignore tests/protocol/membership/test_broken_links.py \
-  --ignore tests/protocol/test_hostile_frames.py
+  --ignore tests/protocol/test_hostile_frames.py --ignore tests/sim/swarm/test_swarm.py
 
 # Name an interpreter here to use that one and no other: make setup PYTHON=python3.12
 PYTHON ?=

@@ -135,8 +135,8 @@ def compiled() -> DoctorFinding:
         "compiled",
         "note",
         "no module: everything runs in pure Python",
-        "a compiled wheel costs fewer processor cycles per message; docs/start/install.md says how"
-        " to build one",
+        "in a compiled wheel the state machine takes less processor time; docs/start/install.md"
+        " says how to build one",
     )
 
 

@@ -160,6 +160,7 @@ def test_a_near_miss_has_the_effect_of_the_general_path(name: str, checksum: str
         deepcopy(receiver).receive(changed, HOUR_NS + 3 * MS)
 
 
+@pytest.mark.interpreted("copies an endpoint")
 @pytest.mark.parametrize("name", KINDS)
 def test_the_short_path_of_a_near_miss_changes_nothing(name: str) -> None:
     receiver, datagram = exchange(Endpoint)[name]
@@ -221,6 +222,7 @@ def test_an_unusual_state_takes_the_general_path(
     receiver.check_invariants()
 
 
+@pytest.mark.interpreted("copies an endpoint")
 def test_a_datagram_is_handled_once() -> None:
     receiver, datagram = exchange(Endpoint)["run"]
     assert receiver.receive_expected(datagram, HOUR_NS) is not None
