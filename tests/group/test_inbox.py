@@ -128,7 +128,8 @@ def test_a_message_popped_while_the_rest_of_its_batch_is_taken_is_not_read_twice
 
 
 def test_threads_that_loop_and_take_batches_share_the_messages() -> None:
-    count, seen = 4000, []
+    count = 4000
+    seen: list[int] = []
 
     def loop() -> None:
         for message in group:

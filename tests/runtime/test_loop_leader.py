@@ -93,7 +93,7 @@ def test_a_timer_runs_in_the_loop_that_leads() -> None:
 class LoopWithoutReaders(asyncio.SelectorEventLoop):
     """An event loop that cannot wait for a file descriptor, as the default loop of Windows."""
 
-    def add_reader(self, *_: Any) -> None:
+    def add_reader(self, *_: Any) -> None:  # type: ignore[override]
         """Refuse."""
         raise NotImplementedError
 

@@ -167,7 +167,7 @@ class Reactor:
         self.fits_loops = hasattr(self._selector, "fileno")
         """Whether the sockets of all members can be waited for by one file descriptor."""
         if self.fits_loops:
-            self._watch_selector.register(self._selector, selectors.EVENT_READ, self)  # type: ignore[arg-type]
+            self._watch_selector.register(self._selector, selectors.EVENT_READ, self)
 
     @classmethod
     def shared(cls) -> Reactor:
@@ -655,7 +655,7 @@ class Reactor:
     @property
     def poll_fd(self) -> int:
         """The file descriptor that is readable when a socket of a member is."""
-        return self._selector.fileno()  # type: ignore[attr-defined, no-any-return]
+        return self._selector.fileno()
 
     def run_loop_round(self, leader: LoopLeader) -> int | None:
         """Poll without waiting, and run the turns; return when the next round is due.
