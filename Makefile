@@ -8,7 +8,7 @@ LOCK_ENV := build/lock-env
 COMPILED := build/compiled
 # Everything but what takes longest; PYTEST_ARGS=tests/sim adds more.
 COMPILED_TESTS := tests/test_compilation.py tests/protocol tests/wire tests/sim/scenario tests/sim/world \
-  tests/sim/swarm tests/sim/sealing tests/sim/checkers tests/sim/test_group.py tests/sim/test_mutants.py \
+  tests/sim/swarm tests/sim/sealing tests/sim/checkers tests/sim/test_group.py \
   --ignore tests/protocol/membership/test_merge.py --ignore tests/protocol/membership/test_broken_links.py \
   --ignore tests/protocol/test_hostile_frames.py --ignore tests/sim/swarm/test_swarm.py
 
