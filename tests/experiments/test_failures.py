@@ -16,7 +16,7 @@ from experiments.failures.attacker import DATAGRAMS, AttackTask, FloodSource
 from experiments.failures.churn import Churn
 from experiments.failures.floods import FloodResult
 from experiments.failures.mass_death import MassDeath
-from experiments.failures.rotation import Operator
+from experiments.failures.rotation import Operator, _wait_for
 from gapless.errors import RemoteProtocolError
 from gapless.wire.codec import decode
 from gapless.wire.seal import SEAL_REASONS, ReplayWindow
@@ -96,8 +96,18 @@ def test_a_rotation_under_load_loses_nothing(capsys: pytest.CaptureFixture[str])
 def test_a_member_without_the_new_key_fails_the_rotation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The operator seals with a key that was never added.
-    monkeypatch.setattr(Operator, "rotate", lambda self: self._replace(self._ring.add().promote()))
+    def promote_first(self: Operator) -> None:
+        """Let one member seal with a key that was never added, and then the others."""
+        ring = self._ring.add().promote()
+        ring.write(self._copies[0])
+        others = self.members[1:]
+        _wait_for(
+            lambda: all(one.ask("look")["counters"].get("rejected.key") for one in others),
+            "the others open the new key",
+        )
+        self._replace(ring)
+
+    monkeypatch.setattr(Operator, "rotate", promote_first)
     arguments = ("rotation", "--rotations", "1", "--members", "3", "--calm", "0", "--transport")
     (row,) = report(capsys, *arguments, "udp", code=1)["transports"]
     assert row["rejected"]["key"] > 0

@@ -326,15 +326,15 @@ def test_a_join_warns_of_keys_that_do_not_encrypt(
 ) -> None:
     """Once for the keyring that this join makes, and wherever the datagrams leave the machine."""
     caplog.set_level(logging.INFO, logger="gapless")
-    monkeypatch.setattr("gapless.keys.ciphers.find_spec", lambda name: None)
-    assert unencrypted_levels(caplog, ports=0) == [logging.WARNING]
-    assert unencrypted_levels(caplog, ports=0) == [logging.INFO]
-    ring = Keyring.read(local_path())
-    transport = InProcessNetwork().open()
-    transport.seal = GroupKeys(ring).new_seal()
-    monkeypatch.setattr(transport, "locator", Locator.of("192.0.2.7", 1))
-    assert unencrypted_levels(caplog, transport=transport) == [logging.WARNING]
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("gapless.keys.ciphers.find_spec", lambda name: None)
+        assert unencrypted_levels(caplog, ports=0) == [logging.WARNING]
+        assert unencrypted_levels(caplog, ports=0) == [logging.INFO]
+        ring = Keyring.read(local_path())
+        transport = InProcessNetwork().open()
+        transport.seal = GroupKeys(ring).new_seal()
+        patch.setattr(transport, "locator", Locator.of("192.0.2.7", 1))
+        assert unencrypted_levels(caplog, transport=transport) == [logging.WARNING]
     ring.rotate(cipher="aes-256-gcm").promote().write(local_path())
     assert unencrypted_levels(caplog, ports=0) == []
 
