@@ -751,10 +751,17 @@ class Reactor:
                 if member.trace is not None:
                     member.trace.abandon()
             reactor._loop = None
-            reactor._selector.close()
-            reactor._wake_socket.close()
-            reactor._watch_selector.close()
-            reactor._watch_socket.close()
+            reactor.close()
+
+    def close(self) -> None:
+        """Close the selectors and their sockets; the reactor cannot be used again."""
+        for one in (
+            self._selector,
+            self._wake_socket,
+            self._watch_selector,
+            self._watch_socket,
+        ):
+            one.close()
 
 
 def wait_for_future(future: Future[Any], until_ns: int | None) -> Any:

@@ -351,7 +351,10 @@ def test_a_forked_child_lets_go_without_a_word(
     a, b = net.open(), net.open()
     driver = Reactor()
     if closer == "the driver":  # as soon as there is a child
-        driver._members = [SimpleNamespace(transport=one, trace=None) for one in (a, b)]  # type: ignore[misc]
+        bundler = SimpleNamespace(close=lambda: None)
+        driver._members = [  # type: ignore[misc]
+            SimpleNamespace(transport=one, trace=None, bundler=bundler) for one in (a, b)
+        ]
         monkeypatch.setattr(Reactor, "_shared", driver)
     net.meet(a, b)
     a.send([Transmit(None, b"before")])
@@ -365,8 +368,7 @@ def test_a_forked_child_lets_go_without_a_word(
             b.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    for one in (driver._selector, driver._wake_socket):
-        one.close()
+    driver.close()
     a.send([Transmit(None, b"after")])
     net.settle()
     assert net.got[b] == [b"before", b"not written yet", b"after"]
