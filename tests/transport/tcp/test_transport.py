@@ -352,9 +352,10 @@ def test_a_forked_child_lets_go_without_a_word(
     driver = Reactor()
     if closer == "the driver":  # as soon as there is a child
         bundler = SimpleNamespace(close=lambda: None)
-        driver._members = [  # type: ignore[misc]
+        members: list[Any] = [
             SimpleNamespace(transport=one, trace=None, bundler=bundler) for one in (a, b)
         ]
+        driver._members = members
         monkeypatch.setattr(Reactor, "_shared", driver)
     net.meet(a, b)
     a.send([Transmit(None, b"before")])
